@@ -1,0 +1,9 @@
+"""What ncelm says when something is wrong that a user can mend."""
+
+
+class NcelmError(Exception):
+    """A mistake or a broken input that the user can do something about.
+
+    The message is one line: what is wrong, where, and what to do. The command line prints it and exits
+    with code 2; in Python it is raised. Any other exception that reaches a user is a bug in ncelm.
+    """
