@@ -1,0 +1,77 @@
+"""Perplexities that are what they say, and the scores of sentences and words. Natural logarithms throughout."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ncelm import kernels
+from ncelm.corpus import TokenStore
+from ncelm.engine import corpus_view
+from ncelm.model import LogBilinear
+from ncelm.threads import Team
+
+CHUNK = 1 << 20  # words evaluated in one go: memory does not grow with the text
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How well a model predicts a text. The perplexity is explicitly normalised, unknown words and line ends included."""
+
+    perplexity: float
+    tokens: int
+    sentences: int
+    unknown: int
+    log_probability: float
+    log_z_mean: float
+    log_z_std: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+class Tally:
+    """Adds up scores and normalisers, in float64, piece by piece."""
+
+    def __init__(self) -> None:
+        self.tokens, self.log_probability, self.z_sum, self.z_squares = 0, 0.0, 0.0, 0.0
+
+    def add(self, scores: np.ndarray, log_z: np.ndarray) -> None:
+        """Count words with these scores s(w, h) and normalisers log Z(h)."""
+        self.tokens += scores.size
+        self.log_probability += float(np.sum(scores - log_z, dtype=np.float64))
+        self.z_sum += float(log_z.sum())
+        self.z_squares += float(np.square(log_z).sum())
+
+    def result(self, sentences: int, unknown: int) -> Evaluation:
+        """The perplexity of all words counted so far."""
+        mean = self.z_sum / self.tokens
+        with np.errstate(over="ignore"):
+            perplexity = float(np.exp(-self.log_probability / self.tokens))
+        return Evaluation(
+            perplexity=perplexity,
+            tokens=self.tokens,
+            sentences=sentences,
+            unknown=unknown,
+            log_probability=self.log_probability,
+            log_z_mean=mean,
+            log_z_std=float(np.sqrt(max(self.z_squares / self.tokens - mean * mean, 0.0))),
+        )
+
+
+def score_ids(model: LogBilinear, corpus: kernels.Corpus, first: int, last: int, team: Team) -> tuple[np.ndarray, np.ndarray]:
+    """s(w, h) and log Z(h), each (last - first,), of the words at positions first..last."""
+    scores, log_z = np.empty(last - first, np.float32), np.empty(last - first, np.float64)
+    team.run(kernels.score_positions, 1, corpus, model.parameters(), first, last, scores, log_z)
+    return scores, log_z
+
+
+def evaluate_split(model: LogBilinear, store: TokenStore, name: str, team: Team) -> Evaluation:
+    """Perplexity of a model on a split of a store, exactly normalised."""
+    split = store.split(name)
+    corpus = corpus_view(split, store, model.config.context)
+    tally = Tally()
+    for first in range(0, split.tokens, CHUNK):
+        tally.add(*score_ids(model, corpus, first, min(first + CHUNK, split.tokens), team))
+    return tally.result(split.n_sentences, split.unknown)

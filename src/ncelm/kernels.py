@@ -1,0 +1,975 @@
+"""The compiled hot loops: arrays in, arrays out, no objects, no I/O.
+
+Every function here has a slow twin written to be read (`reference`, `noise`, `corpus`), and a test that they agree.
+
+How threads work together. A training kernel is entered by all threads at once and runs many minibatches before it
+returns. A minibatch is a fixed sequence of phases; a phase is a fixed list of work items; threads take items
+from a shared counter and meet at a barrier when none are left. What an item computes does not depend on who
+takes it, and no two items of a phase write to the same place, so the parameters come out bit-identical
+whatever the number of threads. Two things make that possible without locks:
+
+* all (word, example) pairs of a minibatch are grouped by word beforehand, so each row of a table is
+  updated once, by one thread, with the summed gradient of its minibatch, in a fixed order;
+* sums over the minibatch (context matrices, losses) are kept per block and added up in block order.
+
+Symbols in comments: B minibatch size, c context words, d dimensions, k noise words, V vocabulary, U unique words.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.extending import intrinsic
+
+# Reassociation lets LLVM turn sums into vector instructions; NaN and infinity keep their meaning, because
+# a diverging run must be seen to diverge.
+FAST = {"reassoc", "contract", "arcp", "nsz"}
+compiled = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", boundscheck=False)
+inlined = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", boundscheck=False, inline="never")
+
+EXAMPLE_BLOCK = 25  # examples in one work item of the scoring phase
+GROUP_BLOCK = 64  # unique words in one work item of the update phases
+VOCABULARY_BLOCK = (
+    500  # words in one matrix product of exact normalisation: 250 x 500 floats fit the second-level cache
+)
+ML_EXAMPLE_BLOCK = 125
+
+
+# -- atomic counters and the barrier -------------------------------------------------------------------------------
+
+
+@intrinsic
+def _fetch_add(typing_context, array, index, value):  # type: ignore[no-untyped-def]  # noqa: ANN
+    """Add to array[index] (int64) as one indivisible step and return what was there before."""
+    signature = types.int64(array, types.int64, types.int64)
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        pointer = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.atomic_rmw("add", builder.gep(pointer, [arguments[1]]), arguments[2], "seq_cst")
+
+    return signature, generate
+
+
+@intrinsic
+def _load(typing_context, array, index):  # type: ignore[no-untyped-def]
+    """Read array[index] (int64) as other threads see it."""
+    signature = types.int64(array, types.int64)
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        pointer = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        return builder.load_atomic(builder.gep(pointer, [arguments[1]]), "acquire", 8)
+
+    return signature, generate
+
+
+@intrinsic
+def _as_float32(typing_context, bits):  # type: ignore[no-untyped-def]
+    """The float32 that has these bits."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+_sched_yield = types.ExternalFunction("sched_yield", types.int32())
+
+SYNC_STRIDE = (
+    16  # int64s from one phase's counters to the next: items and arrivals on cache lines of their own
+)
+
+
+@inlined
+def _take_item(sync, phase):
+    """The next work item of this phase."""
+    return _fetch_add(sync, phase * SYNC_STRIDE, 1)
+
+
+@inlined
+def _wait_for_all(sync, phase, threads):
+    """Return when every thread has arrived here."""
+    _fetch_add(sync, phase * SYNC_STRIDE + 8, 1)
+    spins = 0
+    while _load(sync, phase * SYNC_STRIDE + 8) < threads:
+        spins += 1
+        if spins > 2000:  # more threads than free cores: let the others run
+            _sched_yield()
+
+
+# -- random numbers ------------------------------------------------------------------------------------------------
+
+
+@compiled
+def mix(x):
+    """Scramble 64 bits: the output function of SplitMix64 (Steele, Lea & Flood 2014)."""
+    x = np.uint64(x)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+@compiled
+def stream_key(seed, step, example):
+    """The start of the random stream that belongs to one example of one update."""
+    key = mix(np.uint64(seed) + GOLDEN)
+    key = mix(key ^ (np.uint64(step) + GOLDEN))
+    return mix(key ^ (np.uint64(example) + GOLDEN))
+
+
+@compiled
+def draw(key, counter):
+    """The counter-th 64 random bits of a stream."""
+    return mix(key + (np.uint64(counter) + np.uint64(1)) * GOLDEN)
+
+
+@compiled
+def draw_word(bits, threshold, alias):
+    """One word from an alias table, by 64 random bits: the upper half picks a column, the lower half a side."""
+    column = np.int64(((bits >> np.uint64(32)) * np.uint64(threshold.size)) >> np.uint64(32))
+    if np.uint32(bits & np.uint64(0xFFFFFFFF)) < threshold[column]:
+        return column
+    return np.int64(alias[column])
+
+
+@compiled
+def draw_words(seed, step, threshold, alias, out):
+    """Fill out (B, k) with noise words, one stream per row."""
+    for e in range(out.shape[0]):
+        key = stream_key(seed, step, e)
+        for j in range(out.shape[1]):
+            out[e, j] = draw_word(draw(key, j), threshold, alias)
+
+
+@compiled
+def permuted(index, size, key):
+    """Where `index` goes in a pseudo-random permutation of range(size): a Feistel network, walked until inside.
+
+    It needs no memory, so a corpus of any size is visited in random order, and any step can be resumed at.
+    """
+    half = np.uint64(1)
+    while (np.uint64(1) << (half + half)) < np.uint64(size):
+        half += np.uint64(1)
+    mask = (np.uint64(1) << half) - np.uint64(1)
+    x = np.uint64(index)
+    while True:
+        left, right = x >> half, x & mask
+        for turn in range(4):
+            left, right = right, left ^ (mix(right + key + np.uint64(turn) * GOLDEN) & mask)
+        x = (left << half) | right
+        if x < np.uint64(size):
+            return np.int64(x)
+
+
+# -- small arithmetic ----------------------------------------------------------------------------------------------
+
+
+@compiled
+def exp32(x):
+    """exp(x) in float32, relative error below 2e-6 for |x| < 30, without a branch, so that LLVM can vectorise it."""
+    x = min(max(x, np.float32(-87.0)), np.float32(88.0))
+    t = x * np.float32(1.4426950408889634)
+    n = np.int32(t + np.float32(128.5)) - np.int32(
+        128
+    )  # round to nearest; the sum is positive, so truncation floors
+    f = t - np.float32(n)  # in [-1/2, 1/2]: 2^t = 2^n 2^f
+    p = np.float32(1.5353362e-4)
+    p = p * f + np.float32(1.3398874e-3)
+    p = p * f + np.float32(9.6184373e-3)
+    p = p * f + np.float32(5.5503324e-2)
+    p = p * f + np.float32(2.4022648e-1)
+    p = p * f + np.float32(6.9314720e-1)
+    p = p * f + np.float32(1.0)
+    return p * _as_float32((n + np.int32(127)) << np.int32(23))
+
+
+@inlined
+def _dot(a, b):
+    total = np.float32(0.0)
+    for t in range(a.size):
+        total += a[t] * b[t]
+    return total
+
+
+@inlined
+def _score_rows(vector, table, words, scores):
+    """scores[j] = vector · table[words[j]], four rows at a time so that `vector` is loaded once for four."""
+    n, d = words.size, vector.size
+    j = 0
+    while j + 4 <= n:
+        row0, row1, row2, row3 = (
+            table[words[j]],
+            table[words[j + 1]],
+            table[words[j + 2]],
+            table[words[j + 3]],
+        )
+        s0 = s1 = s2 = s3 = np.float32(0.0)
+        for t in range(d):
+            v = vector[t]
+            s0 += v * row0[t]
+            s1 += v * row1[t]
+            s2 += v * row2[t]
+            s3 += v * row3[t]
+        scores[j], scores[j + 1], scores[j + 2], scores[j + 3] = s0, s1, s2, s3
+        j += 4
+    while j < n:
+        scores[j] = _dot(vector, table[words[j]])
+        j += 1
+
+
+@inlined
+def _add_rows(weights, table, rows, out):
+    """out = Σ_j weights[j] table[rows[j]], four rows at a time so that `out` is stored once for four."""
+    n, d = rows.size, out.size
+    out[:] = np.float32(0.0)
+    j = 0
+    while j + 4 <= n:
+        row0, row1, row2, row3 = table[rows[j]], table[rows[j + 1]], table[rows[j + 2]], table[rows[j + 3]]
+        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
+        for t in range(d):
+            out[t] += (w0 * row0[t] + w1 * row1[t]) + (w2 * row2[t] + w3 * row3[t])
+        j += 4
+    while j < n:
+        row0, w0 = table[rows[j]], weights[j]
+        for t in range(d):
+            out[t] += w0 * row0[t]
+        j += 1
+
+
+# -- from the token store to a planned minibatch ---------------------------------------------------------------------
+
+
+@compiled
+def fill_contexts(ids, position, before, within_sentence, end_id, pad_id, out):
+    """Write the context of the word at `position` into out (c,): the twin of corpus.contexts_and_targets."""
+    inside = True
+    for i in range(before):  # walking left from the target; the nearest word goes last
+        place = position - 1 - i
+        inside = inside and place >= 0 and not (within_sentence and ids[place] == end_id)
+        out[before - 1 - i] = ids[place] if inside else pad_id
+    inside = not (within_sentence and ids[position] == end_id)
+    for i in range(out.size - before):  # walking right; the nearest word goes first
+        place = position + 1 + i
+        inside = inside and place < ids.size and not (within_sentence and ids[place] == end_id)
+        out[before + i] = ids[place] if inside else pad_id
+
+
+@compiled
+def group_by_word(keys, scratch, words, offsets, order, rows, slots):
+    """Group the entries of keys (n, m) by value and return the number of groups.
+
+    Group g holds the word words[g], in order of first appearance; its entries are order[offsets[g] : offsets[g + 1]].
+    An entry is row * m + column; `rows` has its row alone, to save a division; `slots` says which group it is in.
+
+    `scratch` has a place for every possible key, all -1, and is left that way. Entries stay in their order
+    within a group, which fixes the order of every later sum. Negative keys are no entries.
+    """
+    groups = 0
+    for row in range(keys.shape[0]):
+        for column in range(keys.shape[1]):
+            word = keys[row, column]
+            if word < 0:
+                continue
+            slot = scratch[word]
+            if slot < 0:
+                slot = groups
+                scratch[word] = slot
+                words[slot] = word
+                offsets[slot + 1] = 0
+                groups += 1
+            slots[row * keys.shape[1] + column] = slot
+            offsets[slot + 1] += 1
+    offsets[0] = 0
+    for slot in range(groups):
+        scratch[words[slot]] = offsets[slot]  # from here on: where the group's next entry goes
+        offsets[slot + 1] += offsets[slot]
+    for row in range(keys.shape[0]):
+        for column in range(keys.shape[1]):
+            word = keys[row, column]
+            if word < 0:
+                continue
+            place = scratch[word]
+            scratch[word] += 1
+            order[place] = row * keys.shape[1] + column
+            rows[place] = row
+    for slot in range(groups):
+        scratch[words[slot]] = -1
+    return groups
+
+
+class Corpus(NamedTuple):
+    """What a kernel needs to know of a split: its ids and how contexts end."""
+
+    ids: np.ndarray  # (N,)
+    before: int  # context words before the target
+    within_sentence: bool
+    end_id: int
+    pad_id: int
+
+
+class NoiseTable(NamedTuple):
+    """An alias table and the exact log(k·Pn(w)) of every word."""
+
+    threshold: np.ndarray  # (V,) uint32
+    alias: np.ndarray  # (V,) int32
+    log_k_probability: np.ndarray  # (V,) float32
+
+
+class Parameters(NamedTuple):
+    """θ. For Adagrad the sums of squared gradients have the same form (and are empty for plain SGD)."""
+
+    context_vectors: np.ndarray  # r_w, (V + 1, d): the last row is the out-of-sentence word
+    target_vectors: np.ndarray  # q_w, (V, d); the same array as context_vectors where tables are shared
+    biases: np.ndarray  # b_w, (V,)
+    matrices: np.ndarray  # C_i, (c, d, d), or their diagonals (c, d)
+
+
+class Plan(NamedTuple):
+    """Everything about one minibatch that does not depend on parameters. One leading row for each minibatch."""
+
+    sizes: np.ndarray  # (G,) examples
+    contexts: np.ndarray  # (G, B, c) int32
+    words: np.ndarray  # (G, B, k + 1) int32: the target, then its noise words
+    # full matrices: the unique words of each context position (C_i r_w is computed once for each)
+    position_groups: np.ndarray  # (G, c) how many
+    position_words: np.ndarray  # (G, c, B)
+    position_offsets: np.ndarray  # (G, c, B + 1)
+    position_rows: np.ndarray  # (G, c, B)
+    position_slots: np.ndarray  # (G, c, B)
+    # rows of the context table: words over all positions; an entry is a (position, slot) or (example, position)
+    context_groups: np.ndarray  # (G,)
+    context_words: np.ndarray  # (G, B c)
+    context_offsets: np.ndarray  # (G, B c + 1)
+    context_order: np.ndarray  # (G, B c)
+    # rows of the target table; an entry is an (example, sample)
+    target_groups: np.ndarray  # (G,)
+    target_words: np.ndarray  # (G, min(V, B (k + 1)))
+    target_offsets: np.ndarray  # (G, min(V, B (k + 1)) + 1)
+    target_order: np.ndarray  # (G, B (k + 1))
+    target_rows: np.ndarray  # (G, B (k + 1))
+
+
+@compiled
+def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, diagonal, scratch, spare):
+    """Choose the examples of one minibatch, draw their noise, and group everything by word."""
+    contexts, words = plan.contexts[row, :size], plan.words[row, :size]
+    samples, c = words.shape[1], contexts.shape[1]
+    shuffle = stream_key(seed, epoch, -1)
+    plan.sizes[row] = size
+    for e in range(size):
+        position = permuted(first + e, corpus.ids.size, shuffle)
+        fill_contexts(
+            corpus.ids,
+            position,
+            corpus.before,
+            corpus.within_sentence,
+            corpus.end_id,
+            corpus.pad_id,
+            contexts[e],
+        )
+        words[e, 0] = corpus.ids[position]
+        key = stream_key(seed, step, e)
+        for j in range(1, samples):
+            words[e, j] = draw_word(draw(key, j - 1), noise.threshold, noise.alias)
+    context_words, context_offsets = plan.context_words[row], plan.context_offsets[row]
+    context_order = plan.context_order[row]
+    if diagonal:
+        plan.context_groups[row] = group_by_word(
+            contexts, scratch, context_words, context_offsets, context_order, spare, spare
+        )
+    else:
+        position_words = plan.position_words[row]
+        for i in range(c):
+            groups = group_by_word(
+                contexts[:, i : i + 1], scratch, position_words[i], plan.position_offsets[row, i],
+                context_order, plan.position_rows[row, i], plan.position_slots[row, i],
+            )  # fmt: skip
+            plan.position_groups[row, i] = groups
+            position_words[i, groups:] = -1
+        plan.context_groups[row] = group_by_word(
+            position_words, scratch, context_words, context_offsets, context_order, spare, spare
+        )
+    if samples > 1:
+        plan.target_groups[row] = group_by_word(
+            words, scratch, plan.target_words[row], plan.target_offsets[row], plan.target_order[row],
+            plan.target_rows[row], spare,
+        )  # fmt: skip
+
+
+# -- one minibatch, phase by phase -----------------------------------------------------------------------------------
+
+
+class Work(NamedTuple):
+    """Intermediate results of a minibatch, shared by the threads."""
+
+    predicted: np.ndarray  # q̂, (B, d), Eq. 2
+    gradients: np.ndarray  # dJ/dq̂, (B, d)
+    coefficients: np.ndarray  # dJ/ds, (B (k + 1),), or for maximum likelihood (V B,) in blocks of words
+    gathered: np.ndarray  # full matrices: r_w of the unique words of each position, (c, B, d)
+    projected: np.ndarray  # full matrices: C_i r_w, and on the way back C_i' Σ dJ/dq̂, (c, B, d)
+    matrix_gradients: np.ndarray  # one partial sum for each block: (blocks, c, d, d) or (blocks, c, d)
+    target_gradients: np.ndarray  # shared tables only: dJ/dq_w, (groups, d)
+    context_gradients: np.ndarray  # shared tables and diagonal matrices only: dJ/dr_w, (groups, d)
+    losses: np.ndarray  # (G, blocks) float64: the objective, summed over a block of examples
+
+
+class Rates(NamedTuple):
+    """How far an update goes. One entry for each minibatch."""
+
+    table: np.ndarray  # (G,) float32: word vectors and biases
+    matrix: np.ndarray  # (G,) float32: context matrices
+    penalty: float  # λ: λ·row is taken from the gradient of each touched row
+
+
+@inlined
+def _update(values, squares, gradient, rate, penalty):
+    """One step up the gradient, in place: plain SGD if `squares` is empty, else Adagrad (Duchi et al. 2011)."""
+    if squares.size == 0:
+        for t in range(values.size):
+            values[t] += rate * (gradient[t] - penalty * values[t])
+    else:
+        for t in range(values.size):
+            g = gradient[t] - penalty * values[t]
+            squares[t] += g * g
+            values[t] += rate * g / (np.sqrt(squares[t]) + np.float32(1e-8))
+
+
+@inlined
+def _row(table, index):
+    """table[index] as one flat row; of an empty table, an empty row."""
+    flat = table.reshape(-1)
+    if flat.size == 0:
+        return flat
+    width = flat.size // table.shape[0]
+    return flat[index * width : (index + 1) * width]
+
+
+@compiled
+def _project(matrices, item, row, plan, theta, work):
+    """Full matrices: C_i r_w once for each unique word of a context position."""
+    if matrices.ndim == 3:
+        blocks = (plan.contexts.shape[1] + GROUP_BLOCK - 1) // GROUP_BLOCK
+        i, first = item // blocks, item % blocks * GROUP_BLOCK
+        last = min(first + GROUP_BLOCK, plan.position_groups[row, i])
+        if first < last:
+            for u in range(first, last):
+                work.gathered[i, u] = theta.context_vectors[plan.position_words[row, i, u]]
+            np.dot(work.gathered[i, first:last], matrices[i].T, work.projected[i, first:last])
+
+
+@compiled
+def _predict(matrices, e, row, plan, theta, work):
+    """q̂ of example e: Σ_i C_i r_wi (Eq. 2)."""
+    out = work.predicted[e]
+    out[:] = np.float32(0.0)
+    for i in range(plan.contexts.shape[2]):
+        if matrices.ndim == 3:
+            projected = work.projected[i, plan.position_slots[row, i, e]]
+            for t in range(out.size):
+                out[t] += projected[t]
+        else:
+            vector, diagonal = theta.context_vectors[plan.contexts[row, e, i]], matrices[i]
+            for t in range(out.size):
+                out[t] += diagonal[t] * vector[t]
+
+
+@compiled
+def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, shared, gradient):
+    """From dJ/dq̂ back to the context words and matrices, a block of unique words at a time."""
+    c = plan.contexts.shape[2]
+    blocks = (plan.contexts.shape[1] + GROUP_BLOCK - 1) // GROUP_BLOCK
+    if matrices.ndim == 3:
+        i, block = item // blocks, item % blocks
+        first = block * GROUP_BLOCK
+        last = min(first + GROUP_BLOCK, plan.position_groups[row, i])
+        if first < last:
+            summed = np.zeros(
+                (last - first, gradient.size), np.float32
+            )  # Σ dJ/dq̂ over examples with that word
+            for u in range(first, last):
+                out = summed[u - first]
+                for p in range(plan.position_offsets[row, i, u], plan.position_offsets[row, i, u + 1]):
+                    from_example = work.gradients[plan.position_rows[row, i, p]]
+                    for t in range(out.size):
+                        out[t] += from_example[t]
+            np.dot(summed, matrices[i], work.projected[i, first:last])
+            np.dot(summed.T, work.gathered[i, first:last], work.matrix_gradients[block, i])
+    else:
+        first, last = item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.context_groups[row])
+        partial = work.matrix_gradients[item]
+        partial[:] = np.float32(0.0)
+        for g in range(first, last):
+            word = plan.context_words[row, g]
+            vector = theta.context_vectors[word]
+            gradient[:] = np.float32(0.0)
+            for p in range(plan.context_offsets[row, g], plan.context_offsets[row, g + 1]):
+                entry = plan.context_order[row, p]
+                from_example = work.gradients[entry // c]
+                diagonal, from_word = matrices[entry % c], partial[entry % c]
+                for t in range(gradient.size):
+                    gradient[t] += diagonal[t] * from_example[t]
+                    from_word[t] += vector[t] * from_example[t]
+            if shared:
+                work.context_gradients[g] = gradient
+            else:
+                _update(
+                    vector, _row(squares.context_vectors, word), gradient, rates.table[row], rates.penalty
+                )
+
+
+@compiled
+def _update_matrices(matrices, i, row, plan, squares, work, rates):
+    """Add up the partial gradients of C_i in block order and take the step."""
+    blocks = (plan.contexts.shape[1] + GROUP_BLOCK - 1) // GROUP_BLOCK
+    if matrices.ndim == 3:
+        blocks = (plan.position_groups[row, i] + GROUP_BLOCK - 1) // GROUP_BLOCK
+    else:
+        blocks = (plan.context_groups[row] + GROUP_BLOCK - 1) // GROUP_BLOCK
+    gradient = work.matrix_gradients[0, i].copy().reshape(-1)
+    for block in range(1, blocks):
+        partial = work.matrix_gradients[block, i].reshape(-1)
+        for t in range(gradient.size):
+            gradient[t] += partial[t]
+    _update(
+        _row(matrices, i),
+        _row(squares.matrices, i),
+        gradient,
+        rates.matrix[row],
+        rates.penalty,
+    )
+
+
+@compiled
+def _update_contexts(matrices, item, row, plan, theta, squares, work, rates, gradient):
+    """Rows of the context table: the step for each unique word of the minibatch."""
+    size = plan.position_words.shape[2]
+    for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.context_groups[row])):
+        word = plan.context_words[row, g]
+        if matrices.ndim == 3:
+            gradient[:] = np.float32(0.0)
+            for p in range(plan.context_offsets[row, g], plan.context_offsets[row, g + 1]):
+                entry = plan.context_order[row, p]
+                part = work.projected[entry // size, entry % size]
+                for t in range(gradient.size):
+                    gradient[t] += part[t]
+        else:
+            gradient[:] = work.context_gradients[g]
+        _update(
+            theta.context_vectors[word],
+            _row(squares.context_vectors, word),
+            gradient,
+            rates.table[row],
+            rates.penalty,
+        )
+
+
+@compiled
+def _update_bias(biases, squares, word, gradient, rate):
+    """Biases are base rates: they carry no penalty."""
+    if squares.size == 0:
+        biases[word] += rate * gradient
+    else:
+        squares[word] += gradient * gradient
+        biases[word] += rate * gradient / (np.sqrt(squares[word]) + np.float32(1e-8))
+
+
+@compiled
+def nce_coefficients(scores, log_k_noise, coefficients):
+    """The objective of one example and its derivative by each score (Eq. 13 with log Z = 0); the target comes first.
+
+    `scores` is s(w, h) and log_k_noise is log(k·Pn(w)); P(D=1|w) = σ(s − log k·Pn).
+    """
+    for j in range(scores.size):
+        coefficients[j] = np.float32(1.0) / (
+            np.float32(1.0) + exp32(log_k_noise[j] - scores[j])
+        )  # P(D=1|w), Eq. 7
+    # log of a product of probabilities instead of a sum of logs: one log an example, not k + 1
+    product = max(np.float64(coefficients[0]), 1e-38)
+    objective = 0.0
+    for j in range(1, scores.size):
+        product *= max(1.0 - np.float64(coefficients[j]), 1e-38)
+        if product < 1e-250:
+            objective += np.log(product)
+            product = 1.0
+        coefficients[j] = -coefficients[j]
+    coefficients[0] = np.float32(1.0) - coefficients[0]
+    return objective + np.log(product)
+
+
+@compiled
+def _nce_examples(matrices, item, row, plan, noise, theta, work, scores, log_k_noise):
+    """Scores, coefficients and dJ/dq̂ of a block of examples."""
+    samples = plan.words.shape[2]
+    objective = 0.0
+    for e in range(item * EXAMPLE_BLOCK, min((item + 1) * EXAMPLE_BLOCK, plan.sizes[row])):
+        _predict(matrices, e, row, plan, theta, work)
+        words = plan.words[row, e]
+        coefficients = work.coefficients[e * samples : (e + 1) * samples]
+        _score_rows(work.predicted[e], theta.target_vectors, words, scores)
+        for j in range(samples):
+            scores[j] += theta.biases[words[j]]
+            log_k_noise[j] = noise.log_k_probability[words[j]]
+        objective += nce_coefficients(scores, log_k_noise, coefficients)
+        _add_rows(coefficients, theta.target_vectors, words, work.gradients[e])
+    work.losses[row, item] = -objective
+
+
+@compiled
+def _nce_targets(item, row, plan, theta, squares, work, rates, shared, gradient, weights):
+    """Rows of the target table: the summed gradient of each unique word, and its step."""
+    for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
+        word = plan.target_words[row, g]
+        first, last = plan.target_offsets[row, g], plan.target_offsets[row, g + 1]
+        bias_gradient = np.float32(0.0)
+        for p in range(first, last):
+            weight = work.coefficients[plan.target_order[row, p]]
+            weights[p - first] = weight
+            bias_gradient += weight
+        _update_bias(theta.biases, squares.biases, word, bias_gradient, rates.table[row])
+        _add_rows(weights[: last - first], work.predicted, plan.target_rows[row, first:last], gradient)
+        if shared:
+            work.target_gradients[g] = gradient
+        else:
+            _update(
+                theta.target_vectors[word],
+                _row(squares.target_vectors, word),
+                gradient,
+                rates.table[row],
+                rates.penalty,
+            )
+
+
+@compiled
+def _nce_apply_targets(item, row, plan, theta, squares, work, rates):
+    """Shared tables: the step for the target role of each unique word, after the context role has had its own."""
+    for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
+        word = plan.target_words[row, g]
+        _update(
+            theta.target_vectors[word], _row(squares.target_vectors, word), work.target_gradients[g],
+            rates.table[row], rates.penalty,
+        )  # fmt: skip
+
+
+PHASES = 5
+
+
+@compiled
+def nce_steps(
+    thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example,
+    plan, theta, squares, work, rates, shared,
+):  # fmt: skip
+    """Train by noise-contrastive estimation on `steps` minibatches; entered by all threads at once."""
+    d, c, samples = theta.target_vectors.shape[1], plan.contexts.shape[2], plan.words.shape[2]
+    matrices = theta.matrices
+    diagonal = matrices.ndim == 2
+    scratch = np.full(theta.context_vectors.shape[0], -1, np.int32)
+    spare = np.empty(max(plan.context_order.shape[1], plan.target_order.shape[1]), np.int32)
+    scores, log_k_noise = np.empty(samples, np.float32), np.empty(samples, np.float32)
+    gradient, weights = np.empty(d, np.float32), np.empty(plan.target_order.shape[1], np.float32)
+
+    row = _take_item(sync, 0)
+    while row < steps:
+        first = first_example + row * batch
+        size = min(batch, corpus.ids.size - first)
+        _plan_minibatch(
+            corpus, noise, seed, epoch, first_step + row, first, size, row, plan, diagonal, scratch, spare
+        )
+        row = _take_item(sync, 0)
+    _wait_for_all(sync, 0, threads)
+
+    position_blocks = c * ((batch + GROUP_BLOCK - 1) // GROUP_BLOCK)
+    for row in range(steps):
+        phase = 1 + row * PHASES
+        context_blocks = (plan.context_groups[row] + GROUP_BLOCK - 1) // GROUP_BLOCK
+        target_blocks = (plan.target_groups[row] + GROUP_BLOCK - 1) // GROUP_BLOCK
+        example_blocks = (plan.sizes[row] + EXAMPLE_BLOCK - 1) // EXAMPLE_BLOCK
+
+        if not diagonal:
+            item = _take_item(sync, phase)
+            while item < position_blocks:
+                _project(matrices, item, row, plan, theta, work)
+                item = _take_item(sync, phase)
+            _wait_for_all(sync, phase, threads)
+
+        item = _take_item(sync, phase + 1)
+        while item < example_blocks:
+            _nce_examples(matrices, item, row, plan, noise, theta, work, scores, log_k_noise)
+            item = _take_item(sync, phase + 1)
+        _wait_for_all(sync, phase + 1, threads)
+
+        gradient_blocks = context_blocks if diagonal else position_blocks
+        item = _take_item(sync, phase + 2)
+        while item < gradient_blocks + target_blocks:
+            if item < target_blocks:
+                _nce_targets(item, row, plan, theta, squares, work, rates, shared, gradient, weights)
+            else:
+                _context_gradients(
+                    matrices, item - target_blocks, row, plan, theta, squares, work, rates, shared, gradient
+                )
+            item = _take_item(sync, phase + 2)
+        _wait_for_all(sync, phase + 2, threads)
+
+        update_blocks = 0 if diagonal and not shared else context_blocks
+        item = _take_item(sync, phase + 3)
+        while item < c + update_blocks:
+            if item < c:
+                _update_matrices(matrices, item, row, plan, squares, work, rates)
+            else:
+                _update_contexts(matrices, item - c, row, plan, theta, squares, work, rates, gradient)
+            item = _take_item(sync, phase + 3)
+        _wait_for_all(sync, phase + 3, threads)
+
+        if shared:
+            item = _take_item(sync, phase + 4)
+            while item < target_blocks:
+                _nce_apply_targets(item, row, plan, theta, squares, work, rates)
+                item = _take_item(sync, phase + 4)
+            _wait_for_all(sync, phase + 4, threads)
+
+
+# -- exact normalisation -----------------------------------------------------------------------------------------------
+
+
+@compiled
+def _score_vocabulary(vectors, theta, first, last, out):
+    """s(w, h) (Eq. 3) of the words first..last for each row of q̂: out (rows, last - first)."""
+    np.dot(vectors, theta.target_vectors[first:last].T, out)
+    for e in range(vectors.shape[0]):
+        for j in range(last - first):
+            out[e, j] += theta.biases[first + j]
+
+
+@compiled
+def _ml_examples(matrices, item, row, plan, theta, work, part):
+    """Maximum likelihood: 1[w = target] − P(w|h) (Eq. 4) of a block of examples for all words, and dJ/dq̂.
+
+    Coefficients of the words v0..v1 are a (B, v1 - v0) matrix of their own, so that each product has
+    contiguous operands.
+    """
+    size, vocabulary = plan.sizes[row], theta.biases.size
+    first, last = item * ML_EXAMPLE_BLOCK, min((item + 1) * ML_EXAMPLE_BLOCK, size)
+    n = last - first
+    largest = np.full(n, -np.inf, np.float32)
+    total = np.zeros(n, np.float64)
+    objective = 0.0
+    for e in range(first, last):
+        _predict(matrices, e, row, plan, theta, work)
+    vectors = work.predicted[first:last]
+    for v0 in range(0, vocabulary, VOCABULARY_BLOCK):
+        v1 = min(v0 + VOCABULARY_BLOCK, vocabulary)
+        scores = work.coefficients[v0 * size : v1 * size].reshape(size, v1 - v0)[first:last]
+        _score_vocabulary(vectors, theta, v0, v1, scores)
+        for e in range(n):
+            target = plan.words[row, first + e, 0]
+            if v0 <= target < v1:
+                objective += scores[e, target - v0]
+            before = largest[e]
+            for j in range(v1 - v0):
+                largest[e] = max(largest[e], scores[e, j])
+            total[e] *= np.exp(np.float64(before) - np.float64(largest[e]))
+            shift, block_total = largest[e], np.float32(0.0)
+            for j in range(v1 - v0):
+                block_total += exp32(scores[e, j] - shift)
+            total[e] += block_total
+    for e in range(n):
+        log_z = np.float64(largest[e]) + np.log(total[e])
+        objective -= log_z
+        largest[e] = log_z
+    gradients = work.gradients[first:last]
+    gradients[:] = np.float32(0.0)
+    for v0 in range(0, vocabulary, VOCABULARY_BLOCK):
+        v1 = min(v0 + VOCABULARY_BLOCK, vocabulary)
+        scores = work.coefficients[v0 * size : v1 * size].reshape(size, v1 - v0)[first:last]
+        for e in range(n):
+            log_z = largest[e]
+            for j in range(v1 - v0):
+                scores[e, j] = -exp32(scores[e, j] - log_z)
+            target = plan.words[row, first + e, 0]
+            if v0 <= target < v1:
+                scores[e, target - v0] += np.float32(1.0)
+        np.dot(scores, theta.target_vectors[v0:v1], part[:n])
+        for e in range(n):
+            for t in range(part.shape[1]):
+                gradients[e, t] += part[e, t]
+    work.losses[row, item] = -objective
+
+
+@compiled
+def _ml_targets(item, row, plan, theta, squares, work, rates, shared, part):
+    """Maximum likelihood: the gradient of a block of the target table, every word of it, and the step."""
+    size, vocabulary = plan.sizes[row], theta.biases.size
+    v0, v1 = item * VOCABULARY_BLOCK, min((item + 1) * VOCABULARY_BLOCK, vocabulary)
+    coefficients = work.coefficients[v0 * size : v1 * size].reshape(size, v1 - v0)
+    np.dot(coefficients.T, work.predicted[:size], part[: v1 - v0])
+    bias_gradients = np.zeros(v1 - v0, np.float32)
+    for e in range(size):
+        for j in range(v1 - v0):
+            bias_gradients[j] += coefficients[e, j]
+    for w in range(v0, v1):
+        _update_bias(theta.biases, squares.biases, w, bias_gradients[w - v0], rates.table[row])
+        if shared:
+            work.target_gradients[w] = part[w - v0]
+        else:
+            _update(
+                theta.target_vectors[w], _row(squares.target_vectors, w), part[w - v0], rates.table[row], rates.penalty
+            )
+
+
+@compiled
+def _ml_apply_targets(item, row, theta, squares, work, rates):
+    """Shared tables: the step for the target role of every word."""
+    for w in range(item * VOCABULARY_BLOCK, min((item + 1) * VOCABULARY_BLOCK, theta.biases.size)):
+        _update(
+            theta.target_vectors[w], _row(squares.target_vectors, w), work.target_gradients[w],
+            rates.table[row], rates.penalty,
+        )  # fmt: skip
+
+
+@compiled
+def ml_steps(
+    thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example,
+    plan, theta, squares, work, rates, shared,
+):  # fmt: skip
+    """Train by exact maximum likelihood on `steps` minibatches; entered by all threads at once."""
+    d, c = theta.target_vectors.shape[1], plan.contexts.shape[2]
+    matrices = theta.matrices
+    diagonal = matrices.ndim == 2
+    scratch = np.full(theta.context_vectors.shape[0], -1, np.int32)
+    spare = np.empty(plan.context_order.shape[1], np.int32)
+    gradient, part = np.empty(d, np.float32), np.empty((max(VOCABULARY_BLOCK, ML_EXAMPLE_BLOCK), d), np.float32)
+
+    row = _take_item(sync, 0)
+    while row < steps:
+        first = first_example + row * batch
+        size = min(batch, corpus.ids.size - first)
+        _plan_minibatch(
+            corpus, noise, seed, epoch, first_step + row, first, size, row, plan, diagonal, scratch, spare
+        )
+        row = _take_item(sync, 0)
+    _wait_for_all(sync, 0, threads)
+
+    position_blocks = c * ((batch + GROUP_BLOCK - 1) // GROUP_BLOCK)
+    target_blocks = (theta.biases.size + VOCABULARY_BLOCK - 1) // VOCABULARY_BLOCK
+    for row in range(steps):
+        phase = 1 + row * PHASES
+        context_blocks = (plan.context_groups[row] + GROUP_BLOCK - 1) // GROUP_BLOCK
+        example_blocks = (plan.sizes[row] + ML_EXAMPLE_BLOCK - 1) // ML_EXAMPLE_BLOCK
+
+        if not diagonal:
+            item = _take_item(sync, phase)
+            while item < position_blocks:
+                _project(matrices, item, row, plan, theta, work)
+                item = _take_item(sync, phase)
+            _wait_for_all(sync, phase, threads)
+
+        item = _take_item(sync, phase + 1)
+        while item < example_blocks:
+            _ml_examples(matrices, item, row, plan, theta, work, part)
+            item = _take_item(sync, phase + 1)
+        _wait_for_all(sync, phase + 1, threads)
+
+        gradient_blocks = context_blocks if diagonal else position_blocks
+        item = _take_item(sync, phase + 2)
+        while item < gradient_blocks + target_blocks:
+            if item < target_blocks:
+                _ml_targets(item, row, plan, theta, squares, work, rates, shared, part)
+            else:
+                _context_gradients(
+                    matrices, item - target_blocks, row, plan, theta, squares, work, rates, shared, gradient
+                )
+            item = _take_item(sync, phase + 2)
+        _wait_for_all(sync, phase + 2, threads)
+
+        update_blocks = 0 if diagonal and not shared else context_blocks
+        item = _take_item(sync, phase + 3)
+        while item < c + update_blocks:
+            if item < c:
+                _update_matrices(matrices, item, row, plan, squares, work, rates)
+            else:
+                _update_contexts(matrices, item - c, row, plan, theta, squares, work, rates, gradient)
+            item = _take_item(sync, phase + 3)
+        _wait_for_all(sync, phase + 3, threads)
+
+        if shared:
+            item = _take_item(sync, phase + 4)
+            while item < target_blocks:
+                _ml_apply_targets(item, row, theta, squares, work, rates)
+                item = _take_item(sync, phase + 4)
+            _wait_for_all(sync, phase + 4, threads)
+
+
+SCORE_BLOCK = 125  # examples in one work item of exact scoring
+
+
+@compiled
+def predict_contexts(theta, contexts, out):
+    """q̂ (Eq. 2) for each row of contexts (n, c)."""
+    _predict_rows(theta.matrices, theta.context_vectors, contexts, out)
+
+
+@compiled
+def _predict_rows(matrices, context_vectors, contexts, out):
+    out[:] = np.float32(0.0)
+    if matrices.ndim == 3:
+        gathered, projected = np.empty_like(out), np.empty_like(out)
+    for i in range(contexts.shape[1]):
+        if matrices.ndim == 3:
+            for e in range(contexts.shape[0]):
+                gathered[e] = context_vectors[contexts[e, i]]
+            np.dot(gathered, matrices[i].T, projected)
+            for e in range(contexts.shape[0]):
+                for t in range(out.shape[1]):
+                    out[e, t] += projected[e, t]
+        else:
+            diagonal = matrices[i]
+            for e in range(contexts.shape[0]):
+                vector = context_vectors[contexts[e, i]]
+                for t in range(out.shape[1]):
+                    out[e, t] += diagonal[t] * vector[t]
+
+
+@compiled
+def score_positions(thread, threads, sync, corpus, theta, first, last, scores, log_z):
+    """s(w, h) and log Z(h) = log Σ_w exp s(w, h) for the words at positions first..last of a split.
+
+    log P(w|h) = s(w, h) − log Z(h) (Eq. 1), never more than SCORE_BLOCK × VOCABULARY_BLOCK scores in memory.
+    """
+    d, c, vocabulary = theta.target_vectors.shape[1], theta.matrices.shape[0], theta.biases.size
+    contexts = np.empty((SCORE_BLOCK, c), np.int64)
+    predicted = np.empty((SCORE_BLOCK, d), np.float32)
+    buffer = np.empty(SCORE_BLOCK * VOCABULARY_BLOCK, np.float32)
+    largest, total = np.empty(SCORE_BLOCK, np.float32), np.empty(SCORE_BLOCK, np.float64)
+    item = _take_item(sync, 0)
+    while first + item * SCORE_BLOCK < last:
+        start = first + item * SCORE_BLOCK
+        n = min(SCORE_BLOCK, last - start)
+        for e in range(n):
+            fill_contexts(
+                corpus.ids, start + e, corpus.before, corpus.within_sentence, corpus.end_id, corpus.pad_id, contexts[e]
+            )
+        predict_contexts(theta, contexts[:n], predicted[:n])
+        largest[:] = -np.inf
+        total[:] = 0.0
+        for v0 in range(0, vocabulary, VOCABULARY_BLOCK):
+            v1 = min(v0 + VOCABULARY_BLOCK, vocabulary)
+            block = buffer[: n * (v1 - v0)].reshape(n, v1 - v0)
+            _score_vocabulary(predicted[:n], theta, v0, v1, block)
+            for e in range(n):
+                target = corpus.ids[start + e]
+                if v0 <= target < v1:
+                    scores[start - first + e] = block[e, target - v0]
+                before = largest[e]
+                for j in range(v1 - v0):
+                    largest[e] = max(largest[e], block[e, j])
+                total[e] *= np.exp(np.float64(before) - np.float64(largest[e]))
+                shift, block_total = largest[e], np.float32(0.0)
+                for j in range(v1 - v0):
+                    block_total += exp32(block[e, j] - shift)
+                total[e] += block_total
+        for e in range(n):
+            log_z[start - first + e] = np.float64(largest[e]) + np.log(total[e])
+        item = _take_item(sync, 0)
+    _wait_for_all(sync, 0, threads)

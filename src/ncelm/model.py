@@ -1,0 +1,133 @@
+"""The log-bilinear model: what its parameters are, and what score it gives a word in a context (Eq. 1–3)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from ncelm import kernels
+from ncelm.errors import NcelmError
+
+BLOCK = 4096  # contexts worked on at once where every word's probability is wanted
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a log-bilinear model. The defaults are those of the paper's section 4."""
+
+    context: int = 2
+    """Words before the predicted word that the model sees."""
+    context_after: int = 0
+    """Words after it that the model sees too. With any, the model fills gaps and has no sentence probability."""
+    dim: int = 100
+    """Dimensions of the word vectors."""
+    matrices: Literal["full", "diagonal"] = "full"
+    """Context matrices C_i: full (the paper's section 4) or diagonal (section 5: much faster when dim is large)."""
+    shared_tables: bool = False
+    """One table of vectors for words as context and as prediction, instead of two."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("context", 0), ("context_after", 0), ("dim", 1)):
+            value = getattr(self, name)
+            if not least <= value <= 100_000:
+                raise NcelmError(f"--{name.replace('_', '-')} is {value}: give at least {least} (and at most 100,000)")
+        if self.positions == 0:
+            raise NcelmError("--context and --context-after are both 0: the model needs at least one context word")
+
+    @property
+    def positions(self) -> int:
+        """How many context words there are on both sides together: c."""
+        return self.context + self.context_after
+
+
+@dataclass(frozen=True, eq=False)
+class LogBilinear:
+    """A log-bilinear model: its configuration and its parameters θ, float32 and C-contiguous."""
+
+    config: ModelConfig
+    context_vectors: np.ndarray  # r_w, (V + 1, d): the last row is the out-of-sentence word
+    target_vectors: np.ndarray  # q_w, (V, d): a view of context_vectors where tables are shared
+    biases: np.ndarray  # b_w, (V,)
+    matrices: np.ndarray  # C_i, (c, d, d), or their diagonals, (c, d)
+
+    @classmethod
+    def initialise(cls, config: ModelConfig, word_probabilities: np.ndarray, seed: int, spread: float) -> "LogBilinear":
+        """Small random vectors, C_i near identity / c, and biases such that the model starts as the unigram model."""
+        c, d, vocabulary = config.positions, config.dim, word_probabilities.size
+        random = np.random.Generator(np.random.Philox(seed))
+
+        def normal(shape: tuple[int, ...], scale: float) -> np.ndarray:
+            return random.standard_normal(shape, np.float32) * np.float32(scale)
+
+        context_vectors = normal((vocabulary + 1, d), spread)
+        target_vectors = context_vectors[:vocabulary] if config.shared_tables else normal((vocabulary, d), spread)
+        if config.matrices == "full":
+            matrices = np.eye(d, dtype=np.float32) / np.float32(c) + normal((c, d, d), 0.01)
+        else:
+            matrices = np.full((c, d), 1.0 / c, np.float32)
+        return cls(config, context_vectors, target_vectors, np.log(word_probabilities).astype(np.float32), matrices)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """V."""
+        return self.biases.size
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The parameters by name, each once: what a model file holds."""
+        arrays = {
+            "context_vectors": self.context_vectors,
+            "target_vectors": self.target_vectors,
+            "biases": self.biases,
+            "matrices": self.matrices,
+        }
+        if self.config.shared_tables:
+            del arrays["target_vectors"]
+        return arrays
+
+    @staticmethod
+    def shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tuple[int, ...]]:
+        """The shape each array of such a model must have."""
+        c, d = config.positions, config.dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "context_vectors": (vocabulary_size + 1, d),
+            "target_vectors": (vocabulary_size, d),
+            "biases": (vocabulary_size,),
+            "matrices": (c, d, d) if config.matrices == "full" else (c, d),
+        }
+        if config.shared_tables:
+            del shapes["target_vectors"]
+        return shapes
+
+    @classmethod
+    def from_arrays(cls, config: ModelConfig, arrays: dict[str, np.ndarray]) -> "LogBilinear":
+        """The model that has these parameters (shapes as `shapes` says)."""
+        context_vectors = arrays["context_vectors"]
+        return cls(
+            config,
+            context_vectors,
+            context_vectors[:-1] if config.shared_tables else arrays["target_vectors"],
+            arrays["biases"],
+            arrays["matrices"],
+        )
+
+    def parameters(self) -> kernels.Parameters:
+        """The parameters as the compiled code takes them."""
+        return kernels.Parameters(self.context_vectors, self.target_vectors, self.biases, self.matrices)
+
+    def predict(self, contexts: np.ndarray) -> np.ndarray:
+        """q̂ = Σ_i C_i r_wi (Eq. 2): contexts (n, c) → (n, d)."""
+        contexts = np.ascontiguousarray(contexts, np.int64)
+        out = np.empty((len(contexts), self.config.dim), np.float32)
+        kernels.predict_contexts(self.parameters(), contexts, out)
+        return out
+
+    def scores(self, contexts: np.ndarray) -> np.ndarray:
+        """s(w, h) = q̂ᵀ q_w + b_w (Eq. 3) for every word: contexts (n, c) → (n, V). Not normalised."""
+        return self.predict(contexts) @ self.target_vectors.T + self.biases
+
+    def log_probabilities(self, contexts: np.ndarray) -> np.ndarray:
+        """log P(w|h) (Eq. 1) for every word, exactly normalised: contexts (n, c) → (n, V) float64."""
+        scores = self.scores(contexts).astype(np.float64)
+        largest = scores.max(axis=1, keepdims=True)
+        scores -= largest + np.log(np.exp(scores - largest).sum(axis=1, keepdims=True))
+        return scores

@@ -1,0 +1,149 @@
+"""Every equation of the paper, one function each, in float64, written to be read beside it.
+
+Mnih & Teh (2012), "A fast and simple algorithm for training neural probabilistic language models", ICML.
+Nothing here is fast. The fast twins in `kernels` and the array functions in `estimators` are tested against it.
+
+One context h at a time: `scores` is s(w, h) for every word of the vocabulary, (V,); q̂, q_w, r_w are rows.
+"""
+
+import numpy as np
+
+Array = np.ndarray
+
+
+def log_sum_exp(x: Array) -> float:
+    """log Σ exp(x), without overflow."""
+    largest = float(np.max(x))
+    return largest + float(np.log(np.sum(np.exp(np.asarray(x, np.float64) - largest))))
+
+
+def eq1_probabilities(scores: Array) -> Array:
+    """P(w|h) = exp(s(w, h)) / Σ_w' exp(s(w', h)), (V,)."""
+    return np.exp(np.asarray(scores, np.float64) - log_sum_exp(scores))
+
+
+def eq2_prediction(matrices: Array, context_rows: Array) -> Array:
+    """q̂ = Σ_i C_i r_wi, (d,). `matrices` is (c, d, d), or (c, d) for diagonal C_i; `context_rows` is (c, d)."""
+    matrices, context_rows = np.asarray(matrices, np.float64), np.asarray(context_rows, np.float64)
+    predicted = np.zeros(context_rows.shape[1])
+    for matrix, row in zip(matrices, context_rows, strict=True):
+        predicted += matrix @ row if matrix.ndim == 2 else matrix * row
+    return predicted
+
+
+def eq3_scores(predicted: Array, target_vectors: Array, biases: Array) -> Array:
+    """s(w, h) = q̂ᵀ q_w + b_w for every w, (V,)."""
+    return np.asarray(target_vectors, np.float64) @ predicted + np.asarray(biases, np.float64)
+
+
+def eq4_ml_gradient(scores: Array, target: int) -> Array:
+    """d log P(w|h) / d s(·, h) = 1[· = w] − P(·|h), (V,)."""
+    gradient = -eq1_probabilities(scores)
+    gradient[target] += 1.0
+    return gradient
+
+
+def eq5_importance_gradient(scores: Array, target: int, samples: Array, proposal: Array) -> Array:
+    """The importance-sampling estimate of Eq. 4 from samples x_j of Q = `proposal`, (V,).
+
+    Weights v(x) = exp(s(x, h)) / Q(x), divided by their sum.
+    """
+    log_v = np.asarray(scores, np.float64)[samples] - np.log(proposal[samples])  # (k,)
+    weights = np.exp(log_v - log_sum_exp(log_v))  # v / V
+    gradient = np.zeros(len(scores))
+    gradient[target] += 1.0
+    np.subtract.at(gradient, samples, weights)
+    return gradient
+
+
+def eq6_posterior(data: Array, noise: Array, k: float) -> Array:
+    """P(D=1|w) = P_d(w) / (P_d(w) + k·Pn(w))."""
+    return data / (data + k * noise)
+
+
+def eq7_model_posterior(scores: Array, noise: Array, k: float, log_normaliser: float = 0.0) -> Array:
+    """P(D=1|w, θ) = P_θ(w) / (P_θ(w) + k·Pn(w)) with P_θ from Eq. 8."""
+    return eq6_posterior(eq8_model(scores, log_normaliser), noise, k)
+
+
+def eq8_model(scores: Array, log_normaliser: float = 0.0) -> Array:
+    """P_θ(w) = P⁰_θ(w) exp(c_h): exp(s) times a constant that is a parameter, or is fixed to 1 (c_h = 0)."""
+    return np.exp(np.asarray(scores, np.float64) + log_normaliser)
+
+
+def eq9_objective(scores: Array, data: Array, noise: Array, k: float, log_normaliser: float = 0.0) -> float:
+    """J_h(θ) = E_data[log P(D=1|w, θ)] + k E_noise[log P(D=0|w, θ)]."""
+    posterior = eq7_model_posterior(scores, noise, k, log_normaliser)
+    return float(data @ np.log(posterior) + k * (noise @ np.log1p(-posterior)))
+
+
+def eq10_gradient(scores: Array, data: Array, noise: Array, k: float, log_normaliser: float = 0.0) -> Array:
+    """dJ_h/ds(·, h) as the two expectations of Eq. 10, (V,)."""
+    model = eq8_model(scores, log_normaliser)
+    return data * (k * noise / (model + k * noise)) - k * noise * (model / (model + k * noise))
+
+
+def eq11_gradient(scores: Array, data: Array, noise: Array, k: float, log_normaliser: float = 0.0) -> Array:
+    """The same as Eq. 10, in the form that shows the data and the model side by side, (V,)."""
+    model = eq8_model(scores, log_normaliser)
+    return k * noise / (model + k * noise) * (data - model)
+
+
+def eq12_limit(scores: Array, data: Array, log_normaliser: float = 0.0) -> Array:
+    """What Eq. 11 tends to as k grows: P_d − P_θ, the maximum-likelihood gradient, (V,)."""
+    return data - eq8_model(scores, log_normaliser)
+
+
+def eq13_objective(scores: Array, target: int, samples: Array, noise: Array, c: float = 0.0) -> float:
+    """J_hw(θ): the sample version of Eq. 9 for one observed word and its k noise words."""
+    posterior = eq7_model_posterior(scores, noise, len(samples), c)
+    return float(np.log(posterior[target]) + np.sum(np.log1p(-posterior[samples])))
+
+
+def eq13_gradient(scores: Array, target: int, samples: Array, noise: Array, c: float = 0.0) -> Array:
+    """dJ_hw/ds(·, h), (V,): the weights of Eq. 13, all of them between −1 and 1 for each sample.
+
+    A noise word that happens to equal the target is not thrown away.
+    """
+    posterior = eq7_model_posterior(scores, noise, len(samples), c)
+    gradient = np.zeros(len(scores))
+    gradient[target] += 1.0 - posterior[target]
+    np.subtract.at(gradient, samples, posterior[samples])
+    return gradient
+
+
+def eq14_objective(context_probabilities: Array, objectives: Array) -> float:
+    """J(θ) = Σ_h P(h) J_h(θ)."""
+    return float(np.dot(context_probabilities, objectives))
+
+
+def eq15_speedup(context: int, dim: int, vocabulary: int, k: int, diagonal: bool = False) -> float:
+    """How many times cheaper an NCE update is than a maximum-likelihood one."""
+    predict = context if diagonal else context * dim
+    return (predict + vocabulary) / (predict + k)
+
+
+def parameter_gradients(
+    parameters: dict[str, Array], contexts: Array, score_gradients: Array
+) -> dict[str, Array]:
+    """The chain rule from dJ/ds, (B, V), through Eq. 2 and 3 to every parameter, summed over the minibatch.
+
+    `parameters` has context_vectors (V + 1, d), target_vectors (V, d), biases (V,) and matrices (c, d, d) or (c, d);
+    `contexts` is (B, c).
+    """
+    p = {name: np.asarray(value, np.float64) for name, value in parameters.items()}
+    gradients = {name: np.zeros_like(value) for name, value in p.items()}
+    for context, dJ_ds in zip(contexts, score_gradients, strict=True):
+        predicted = eq2_prediction(p["matrices"], p["context_vectors"][context])
+        dJ_dq_hat = dJ_ds @ p["target_vectors"]  # (d,)
+        gradients["target_vectors"] += np.outer(dJ_ds, predicted)
+        gradients["biases"] += dJ_ds
+        for i, word in enumerate(context):
+            matrix, row = p["matrices"][i], p["context_vectors"][word]
+            if matrix.ndim == 2:
+                gradients["matrices"][i] += np.outer(dJ_dq_hat, row)
+                gradients["context_vectors"][word] += matrix.T @ dJ_dq_hat
+            else:
+                gradients["matrices"][i] += dJ_dq_hat * row
+                gradients["context_vectors"][word] += matrix * dJ_dq_hat
+    return gradients

@@ -1,0 +1,111 @@
+"""The run directory: what training leaves behind, read back with suspicion.
+
+    config.json          what was trained, on what, how far it got
+    vocab.txt            words and their training counts
+    model.safetensors    the best parameters so far
+    checkpoint.safetensors   everything needed to go on: parameters, optimiser, place in the corpus
+    metrics.jsonl        one line for each epoch
+
+Every file is replaced whole. Nothing is ever unpickled.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load as load_safetensors
+from safetensors.numpy import save as save_safetensors
+
+from ncelm.errors import NcelmError
+from ncelm.files import read_bytes, read_json, write_whole
+
+VERSION = 1
+CONFIG, VOCABULARY, MODEL, CHECKPOINT, METRICS = (
+    "config.json",
+    "vocab.txt",
+    "model.safetensors",
+    "checkpoint.safetensors",
+    "metrics.jsonl",
+)
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """The description of a run, checked for kind and version."""
+    return read_json(run / CONFIG, "run", "ncelm-run", VERSION)
+
+
+def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
+    """Write arrays and a JSON header as one safetensors file, whole or not at all, the same bytes for the same content."""
+    # one metadata field only: safetensors keeps several in no fixed order
+    content = save_safetensors(
+        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
+        {"ncelm": json.dumps({"version": VERSION, **header}, sort_keys=True)},
+    )
+    with write_whole(path) as file:
+        file.write(content)
+
+
+def read_arrays(path: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read a file of write_arrays; every array must be float32, have its expected shape and hold only numbers."""
+    content = read_bytes(path)
+    damaged = f"{path} is damaged or not an ncelm file"
+    try:
+        arrays = load_safetensors(content)
+        header = json.loads(_metadata(content)["ncelm"])
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise NcelmError(f"{damaged}: restore it from a copy or train again") from error
+    if not isinstance(header, dict) or not isinstance(header.get("version"), int):
+        raise NcelmError(f"{damaged}: restore it from a copy or train again")
+    if header["version"] > VERSION:
+        raise NcelmError(f"{path} was written by a newer ncelm (version {header['version']}): upgrade ncelm")
+    for name, shape in shapes.items():
+        if name not in arrays:
+            raise NcelmError(f"{damaged}: it has no {name}")
+        if arrays[name].shape != shape or arrays[name].dtype != np.float32:
+            raise NcelmError(
+                f"{path} does not fit its {CONFIG} and {VOCABULARY}: {name} is {arrays[name].dtype} "
+                f"{arrays[name].shape}, not float32 {shape}"
+            )
+        if not np.isfinite(arrays[name]).all():
+            raise NcelmError(f"{path} holds numbers that are not finite in {name}: it cannot be used")
+    return arrays, header
+
+
+def _metadata(content: bytes) -> dict[str, str]:
+    """The metadata of a safetensors file that the safetensors library has already accepted."""
+    length = int.from_bytes(content[:8], "little")
+    return json.loads(content[8 : 8 + length])["__metadata__"]
+
+
+@dataclass
+class Metrics:
+    """metrics.jsonl: lines are only ever added, except that a resumed run drops those it will write again."""
+
+    path: Path
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def cut(self, size: int) -> None:
+        """Forget all but the first `size` bytes."""
+        if self.path.exists():
+            content = read_bytes(self.path)[:size]
+            with write_whole(self.path) as file:
+                file.write(content)
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Append one line."""
+        content = read_bytes(self.path) if self.path.exists() else b""
+        with write_whole(self.path) as file:
+            file.write(content + (json.dumps(record) + "\n").encode())
+
+    def read(self) -> list[dict[str, Any]]:
+        """All records."""
+        if not self.path.exists():
+            return []
+        return [json.loads(line) for line in read_bytes(self.path).decode().splitlines()]

@@ -1,0 +1,404 @@
+"""Raw text to sentences to words. Nothing here knows word ids.
+
+Two kinds of text come in: pre-tokenised files, one sentence a line (`read_lines`), and prose, whose
+paragraphs end at blank lines (`read_prose`) and are cut into sentences by Punkt (`SentenceSplitter`).
+Files are streamed: whatever their size, and however odd, only a bounded piece of them is in memory.
+"""
+
+import codecs
+import functools
+import gzip
+import io
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from ncelm.errors import NcelmError
+from ncelm.files import read_json, write_json
+
+MAX_SENTENCE_WORDS = 1_000_000
+MAX_LINE_CHARACTERS = 16_000_000  # a str takes up to 4 bytes a character: 64 MB
+BLOCK_BYTES = 1 << 20
+MAX_PARAGRAPH_CHARACTERS = 4 << 20
+PIECE_CHARACTERS = 20_000  # Punkt's time grows with the square of the length on text such as ". . . . ."
+PUNKT_TRAINING_CHARACTERS = 5_000_000  # about a million words: half a minute, and Punkt needs no more
+
+# Encodings in which the bytes 10 and 13 are always line ends, so that a file can be cut at them unread.
+_CUTTABLE = re.compile(r"utf-8|ascii|iso8859-\d+|cp125\d|koi8-[a-z]")
+_BLANK_LINE = re.compile(r"\n\s*\n")
+
+Tokenizer = Literal["whitespace", "treebank"]
+OnBytes = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """How a sentence becomes words; kept with every store and model, so that later text is read alike.
+
+    >>> TextSettings("treebank", lowercase=True).words("They'll come, he said.")
+    ['they', "'ll", 'come', ',', 'he', 'said', '.']
+    """
+
+    tokenizer: Tokenizer = "whitespace"
+    lowercase: bool = False
+
+    def words(self, sentence: str) -> list[str]:
+        """Return the words of one sentence; no word contains white space."""
+        if self.tokenizer == "treebank":
+            # Runs of white space go first: one of NLTK's expressions takes quadratic time on them.
+            words = _treebank_tokenizer().tokenize(" ".join(sentence.split()))
+            return [word.lower() for word in words] if self.lowercase else words
+        return sentence.lower().split() if self.lowercase else sentence.split()
+
+
+@functools.cache
+def _treebank_tokenizer() -> Any:
+    """Return NLTK's Treebank tokenizer, running on the standard library's regular expressions.
+
+    Recent NLTK runs every expression under a time limit. These expressions are linear on a sentence, so the
+    limit only costs: half the speed, and an error that depends on how busy the machine is.
+    """
+    from nltk.tokenize import TreebankWordTokenizer
+
+    def standard(pattern: Any) -> re.Pattern[str]:
+        return re.compile(pattern.pattern, pattern.flags & re.IGNORECASE)
+
+    tokenizer = TreebankWordTokenizer()
+    for name in ("STARTING_QUOTES", "PUNCTUATION", "ENDING_QUOTES"):
+        setattr(tokenizer, name, [(standard(p), new) for p, new in getattr(tokenizer, name)])
+    for name in ("PARENS_BRACKETS", "DOUBLE_DASHES"):
+        pattern, new = getattr(tokenizer, name)
+        setattr(tokenizer, name, (standard(pattern), new))
+    for name in ("CONTRACTIONS2", "CONTRACTIONS3"):
+        setattr(tokenizer, name, [standard(p) for p in getattr(tokenizer, name)])
+    return tokenizer
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Files
+
+
+def read_lines(
+    path: Path | str,
+    encoding: str = "utf-8",
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    on_bytes: OnBytes | None = None,
+) -> Iterator[str]:
+    r"""Yield the lines of a text file that are not blank, without their line ends.
+
+    Lines end at \n, \r\n or \r and at nothing else; a byte order mark is skipped; `.gz` is unpacked.
+    `start` and `stop` read only the bytes between them (see `byte_ranges`); `on_bytes` hears how many bytes
+    each read took from the disk.
+    """
+    path = Path(path)
+    number = 0
+    rest = ""
+
+    def checked(line: str) -> str:
+        # Counting words costs time, and a line of so many has at least one character and one blank for each.
+        if len(line) >= 2 * MAX_SENTENCE_WORDS and _has_too_many_words(line):
+            raise _endless(path, _line(path, start, number), f"{MAX_SENTENCE_WORDS:,} words")
+        return line
+
+    for text in _decoded(path, encoding, start, stop, on_bytes):
+        lines = (rest + text).split("\n")
+        rest = lines.pop()
+        for line in lines:
+            number += 1
+            if line and not line.isspace():
+                yield checked(line)
+        if len(rest) > MAX_LINE_CHARACTERS:
+            raise _endless(path, _line(path, start, number + 1), f"{MAX_LINE_CHARACTERS:,} characters")
+    if rest and not rest.isspace():
+        number += 1
+        yield checked(rest)
+
+
+def read_prose(
+    path: Path | str,
+    encoding: str = "utf-8",
+    *,
+    start: int = 0,
+    stop: int | None = None,
+    on_bytes: OnBytes | None = None,
+) -> Iterator[str]:
+    """Yield a prose file in chunks of about 1 MB that end where a paragraph ends.
+
+    A paragraph of more than 4 million characters (a file without blank lines, say) is cut at white space,
+    which may cut one sentence in two. The other arguments are those of `read_lines`.
+    """
+    rest = ""
+    for text in _decoded(Path(path), encoding, start, stop, on_bytes):
+        rest += text.replace("\x1a", " ")  # Ctrl-Z, DOS's end-of-file mark, is no word
+        cut = max((blank.end() for blank in _BLANK_LINE.finditer(rest)), default=0)
+        if not cut and len(rest) > MAX_PARAGRAPH_CHARACTERS:
+            cut = max(rest.rfind("\n"), rest.rfind(" ")) + 1 or len(rest)
+        if cut:
+            yield rest[:cut]
+            rest = rest[cut:]
+    if rest and not rest.isspace():
+        yield rest
+
+
+def byte_ranges(
+    path: Path | str, encoding: str, size: int, *, at_blank_lines: bool
+) -> list[tuple[int, int | None]]:
+    """Cut a large file into (start, stop) ranges of about `size` bytes that can be read independently.
+
+    Ranges end at line ends, or at blank lines for prose. A file that is packed, or in an encoding whose
+    bytes cannot be cut so, is one range; the last range's stop is None: it goes on to the file's end.
+    """
+    path = Path(path)
+    cuttable = path.suffix != ".gz" and _CUTTABLE.fullmatch(_codec(encoding))
+    total = file_size(path)
+    cuts = [0]
+    with _reading(path), path.open("rb") as file:
+        while cuttable and total - cuts[-1] > size:
+            cut = _next_cut(file, cuts[-1] + size, rb"\n\r?\n" if at_blank_lines else rb"\n")
+            if cut is None or cut >= total:
+                break
+            cuts.append(cut)
+    return list(zip(cuts, [*cuts[1:], None], strict=True))
+
+
+def file_size(path: Path) -> int:
+    """Return the bytes of a file that is there and is a file, or say what is wrong."""
+    with _reading(path):
+        if path.is_dir():
+            raise NcelmError(f"{path} is a folder, not a text file")
+        return path.stat().st_size
+
+
+def check_encoding(encoding: str) -> None:
+    """Refuse an encoding that Python does not know."""
+    _codec(encoding)
+
+
+def _codec(encoding: str) -> str:
+    """Return Python's own name for an encoding."""
+    try:
+        "".encode(encoding)  # refuses what is a codec but not for text, such as "hex"
+        return codecs.lookup(encoding).name
+    except (LookupError, ValueError):
+        raise NcelmError(
+            f"there is no text encoding {encoding!r}: try utf-8, latin-1, cp1252 or utf-16"
+        ) from None
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what can go wrong while reading `path` into one clear line."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise NcelmError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise NcelmError(f"{path} is a folder, not a text file") from None
+    except EOFError:
+        raise NcelmError(f"{path} is truncated (its packed data ends early): fetch it anew") from None
+    except (gzip.BadGzipFile, zlib.error):
+        raise NcelmError(f"{path} is not a gzip file, or is damaged: fetch it anew") from None
+    except OSError as error:
+        raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _decoded(
+    path: Path, encoding: str, start: int, stop: int | None, on_bytes: OnBytes | None
+) -> Iterator[str]:
+    r"""Yield a file's text in blocks, with every line end made \n, or say why it is not text."""
+    decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(_codec(encoding))(), translate=True)
+    lines = 0
+    first = start == 0
+    for block in _blocks(path, start, stop, on_bytes):
+        try:
+            text = decoder.decode(block, final=not block)
+        except UnicodeDecodeError as error:
+            if b"\0" in block:
+                raise _binary(path) from None
+            raise _undecodable(path, encoding, start, lines, error) from None
+        if "\0" in text:
+            raise _binary(path)
+        lines += text.count("\n")
+        if text:
+            yield text.removeprefix("\ufeff") if first else text
+            first = False
+
+
+def _blocks(path: Path, start: int, stop: int | None, on_bytes: OnBytes | None) -> Iterator[bytes]:
+    """Yield a file's bytes in blocks, then one empty block."""
+    with _reading(path), path.open("rb") as disk:
+        disk.seek(start)
+        file: IO[bytes] = gzip.GzipFile(fileobj=disk) if path.suffix == ".gz" else disk  # type: ignore[assignment]
+        left = float("inf") if stop is None else stop - start
+        reached = start
+        while block := file.read(int(min(BLOCK_BYTES, left))):
+            left -= len(block)
+            if on_bytes:
+                on_bytes(disk.tell() - reached)
+                reached = disk.tell()
+            yield block
+        yield b""
+
+
+def _next_cut(file: IO[bytes], position: int, pattern: bytes) -> int | None:
+    """Return where the first `pattern` at or after `position` ends, or None."""
+    tail = b""
+    file.seek(position)
+    while block := file.read(BLOCK_BYTES):
+        joined = tail + block
+        if found := re.search(pattern, joined):
+            return file.tell() - len(joined) + found.end()
+        tail = block[-2:]  # the pattern may lie across two blocks
+    return None
+
+
+def _has_too_many_words(line: str) -> bool:
+    return any(count >= MAX_SENTENCE_WORDS for count, _ in enumerate(re.finditer(r"\S+", line)))
+
+
+def _line(path: Path, start: int, number: int) -> str:
+    """Name for the user, who counts from the top of the file, the line `number` counted from byte `start`."""
+    with _reading(path), path.open("rb") as file:
+        while start > 0 and (block := file.read(min(BLOCK_BYTES, start))):
+            start -= len(block)
+            number += block.count(b"\n")
+    return f"line {number:,}"
+
+
+def _endless(path: Path, line: str, limit: str) -> NcelmError:
+    return NcelmError(f"{path}, {line}, has more than {limit}: split it into sentences, one a line")
+
+
+def _binary(path: Path) -> NcelmError:
+    return NcelmError(f"{path} looks like a binary file (it has NUL bytes): give plain text, best in UTF-8")
+
+
+def _undecodable(path: Path, encoding: str, start: int, lines: int, error: UnicodeDecodeError) -> NcelmError:
+    good = error.object[: error.start].decode(encoding, "replace")
+    number = lines + 1 + len(re.findall("\r\n?|\n", good))
+    byte = f"byte 0x{error.object[error.start]:02x} at {_line(path, start, number)}"
+    if _codec(encoding) == "utf-8":
+        return NcelmError(f"{path} is not UTF-8 ({byte}): convert it or pass --encoding latin-1")
+    return NcelmError(f"{path} is not {encoding} ({byte}): convert it or pass the right --encoding")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Sentences
+
+
+class SentenceSplitter:
+    """Prose to sentences, by Punkt (Kiss & Strunk 2006): unsupervised, for texts in European languages."""
+
+    def __init__(self, parameters: Any) -> None:
+        """Take NLTK's `PunktParameters`; users call `english`, `train` or `load`."""
+        from nltk.tokenize.punkt import PunktSentenceTokenizer
+
+        self._parameters = parameters
+        # Punkt looks up every word it meets; a defaultdict would remember each of them for good.
+        parameters.ortho_context = _ZeroIfMissing(parameters.ortho_context)
+        self._tokenizer = PunktSentenceTokenizer(parameters)
+
+    @classmethod
+    def english(cls) -> "SentenceSplitter":
+        """Return NLTK's ready model for English, which must have been downloaded once."""
+        from nltk.tokenize.punkt import PunktTokenizer
+
+        try:
+            return cls(PunktTokenizer("english")._params)
+        except (LookupError, OSError):
+            raise NcelmError(
+                "NLTK's English sentence model is not installed: run `python -m nltk.downloader punkt_tab`, "
+                "or pass --punkt train to learn the sentence ends from your own text, without a download"
+            ) from None
+
+    @classmethod
+    def train(cls, chunks: Iterable[str]) -> "SentenceSplitter":
+        """Learn abbreviations and sentence starters from the text itself (its first 5 million characters)."""
+        from nltk.tokenize.punkt import PunktTrainer
+
+        trainer = PunktTrainer()
+        left = PUNKT_TRAINING_CHARACTERS
+        for chunk in chunks:
+            # The trainer runs an expression over each line, under a time limit: no line may be endless.
+            lines = (piece for line in chunk[:left].split("\n") for piece in _pieces(line) or [""])
+            trainer.train("\n".join(lines), finalize=False)
+            left -= len(chunk)
+            if left <= 0:
+                break
+        return cls(trainer.get_params())
+
+    def sentences(self, text: str) -> list[str]:
+        """Return the sentences of some paragraphs; a blank line always ends a sentence, a line end never."""
+        return [sentence for paragraph in _BLANK_LINE.split(text) for sentence in self._paragraph(paragraph)]
+
+    def _paragraph(self, text: str) -> list[str]:
+        """Return the sentences of one paragraph, handing it to Punkt in pieces of bounded length."""
+        found: list[str] = []
+        for piece in _pieces(" ".join(text.split())):
+            # The last sentence of the former piece was cut short, unless it is a piece by itself.
+            if found and len(found[-1]) < PIECE_CHARACTERS:
+                piece = f"{found.pop()} {piece}"
+            found += self._tokenizer.tokenize(piece)
+        return found
+
+    def save(self, folder: Path) -> None:
+        """Write the model into `folder`, as punkt.json."""
+        parameters = self._parameters
+        content = {
+            "format": "ncelm-punkt",
+            "version": 1,
+            "abbreviations": sorted(parameters.abbrev_types),
+            "collocations": sorted(map(list, parameters.collocations)),
+            "sentence_starters": sorted(parameters.sent_starters),
+            "orthographic_contexts": dict(sorted(parameters.ortho_context.items())),
+        }
+        write_json(folder / "punkt.json", content)
+
+    @classmethod
+    def load(cls, folder: Path) -> "SentenceSplitter":
+        """Read what `save` wrote."""
+        from nltk.tokenize.punkt import PunktParameters
+
+        content = read_json(folder / "punkt.json", "sentence model", "ncelm-punkt", 1)
+        parameters = PunktParameters()
+        try:
+            parameters.abbrev_types = {_string(word) for word in content["abbreviations"]}
+            parameters.collocations = {(_string(a), _string(b)) for a, b in content["collocations"]}
+            parameters.sent_starters = {_string(word) for word in content["sentence_starters"]}
+            parameters.ortho_context = {
+                w: int(flags) for w, flags in content["orthographic_contexts"].items()
+            }
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise NcelmError(f"{folder / 'punkt.json'} is damaged: prepare the store anew") from None
+        return cls(parameters)
+
+
+class _ZeroIfMissing(dict[str, int]):
+    def __missing__(self, key: str) -> int:
+        return 0
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _pieces(text: str) -> list[str]:
+    """Cut a text at blanks into pieces of at most PIECE_CHARACTERS."""
+    pieces = []
+    start = 0
+    while len(text) - start > PIECE_CHARACTERS:
+        blank = text.rfind(" ", start + 1, start + PIECE_CHARACTERS)
+        stop = (
+            blank if blank > 0 else start + PIECE_CHARACTERS
+        )  # a word that long is no word: cut it anywhere
+        pieces.append(text[start:stop])
+        start = stop + (blank > 0)
+    return [*pieces, text[start:]] if start < len(text) else pieces

@@ -1,0 +1,418 @@
+"""Training: epochs, learning rates, checkpoints, resuming, stopping. It prints nothing; it calls back.
+
+The loop is deterministic: the same store, configuration and seed give the same bytes in model.safetensors, whatever the
+number of threads, and however often the run was stopped, killed and resumed.
+"""
+
+import json
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from ncelm import __version__, evaluate, kernels, run
+from ncelm.corpus import TokenStore
+from ncelm.engine import Engine, Sizes
+from ncelm.errors import NcelmError
+from ncelm.files import new_folder, write_json
+from ncelm.model import LogBilinear, ModelConfig
+from ncelm.noise import Noise, NoiseKind
+from ncelm.threads import Team
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """Everything that decides what is learned. The number of threads is not among it: it changes no bit."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    """The shape of the model."""
+    estimator: Literal["nce", "ml"] = "nce"
+    """How to learn: noise-contrastive estimation, or exact maximum likelihood (slow: it sums over the vocabulary)."""
+    noise: NoiseKind = "unigram"
+    """Where NCE's noise words come from: word frequencies, all words alike, or frequencies to a power."""
+    noise_power: float = 0.75
+    """The power, for --noise power."""
+    noise_samples: int = 25
+    """Noise words for each word of the text: the paper's k."""
+    optimizer: Literal["sgd", "adagrad"] = "adagrad"
+    """Plain stochastic gradient descent, or Adagrad, which needs fewer epochs."""
+    learning_rate: float = 0.1
+    """Step size for word vectors and biases; gradients are summed over a minibatch."""
+    matrix_rate: float = 0.1
+    """Step size for context matrices, as a fraction of --learning-rate."""
+    schedule: Literal["linear", "halve"] = "linear"
+    """Learning rates fall linearly to zero over all epochs, or are halved when validation perplexity stops falling."""
+    epochs: int = 5
+    """Passes over the training text: exactly so many with --schedule linear, at most so many with halve."""
+    patience: int = 3
+    """Stop early after so many epochs in a row without improvement of validation perplexity."""
+    min_improvement: float = 0.001
+    """What counts as an improvement: this fraction of the perplexity. Less halves the rates (--schedule halve)."""
+    batch_size: int = 1000
+    """Words of text in one minibatch."""
+    penalty: float = 0.0
+    """Weight penalty λ: λ times a row is taken from its gradient whenever the row is updated."""
+    spread: float = 0.1
+    """Standard deviation of the word vectors at the start."""
+    seed: int = 0
+    """One seed, one result."""
+
+    def __post_init__(self) -> None:
+        def check(name: str, fine: bool, wanted: str) -> None:
+            if not fine:
+                raise NcelmError(f"--{name.replace('_', '-')} is {getattr(self, name)}: give {wanted}")
+
+        check("noise_samples", 1 <= self.noise_samples <= 100_000, "a number from 1 to 100,000")
+        check("epochs", 1 <= self.epochs <= 1_000_000, "at least 1")
+        check("batch_size", 1 <= self.batch_size <= 1_000_000, "a number from 1 to 1,000,000")
+        check("patience", self.patience >= 1, "at least 1")
+        check("seed", 0 <= self.seed < 2**63, "a number from 0 to 2⁶³ − 1")
+        for name in ("learning_rate", "spread"):
+            value = getattr(self, name)
+            check(name, math.isfinite(value) and value > 0, "a positive number")
+        for name in ("matrix_rate", "penalty", "min_improvement", "noise_power"):
+            value = getattr(self, name)
+            check(name, math.isfinite(value) and value >= 0, "a number that is not negative")
+
+    def with_changes(self, **changes: Any) -> "TrainConfig":
+        """A copy with some fields changed; fields of the model can be named directly."""
+        of_model = {name: changes.pop(name) for name in list(changes) if name in ModelConfig.__dataclass_fields__}
+        unknown = set(changes) - set(TrainConfig.__dataclass_fields__)
+        if unknown:
+            raise NcelmError(f"there is no training option {sorted(unknown)[0]!r}")
+        return replace(self, model=replace(changes.pop("model", self.model), **of_model), **changes)
+
+    def sizes(self, vocabulary_size: int) -> Sizes:
+        """What decides the memory that training takes."""
+        exact = self.estimator == "ml"
+        return Sizes(
+            vocabulary=vocabulary_size,
+            dim=self.model.dim,
+            positions=self.model.positions,
+            diagonal=self.model.matrices == "diagonal",
+            shared=self.model.shared_tables,
+            batch=self.batch_size,
+            samples=1 if exact else self.noise_samples + 1,
+            exact=exact,
+            adagrad=self.optimizer == "adagrad",
+        )
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where training is: given to the callback after every group of minibatches and after every epoch."""
+
+    epoch: int  # the first is 1
+    epochs: int
+    words: int  # of this epoch
+    words_per_epoch: int
+    loss: float  # mean over this epoch so far
+    words_per_second: float
+    metrics: dict[str, Any] | None  # what was written to metrics.jsonl, when an epoch has just ended
+
+
+@dataclass
+class _State:
+    """Where the run is, beside its parameters: kept in checkpoints."""
+
+    epoch: int = 0  # complete epochs
+    step: int = 0  # complete minibatches of the next one
+    loss_sum: float = 0.0  # over those minibatches
+    rate: float = 0.0  # before the linear decay
+    last_perplexity: float | None = None
+    best_perplexity: float | None = None
+    best_epoch: int = 0
+    without_improvement: int = 0
+    seconds: float = 0.0  # spent in training so far, validation not counted
+    seconds_at_epoch: float = 0.0  # the same when this epoch began
+    metrics_bytes: int = 0
+    finished: bool = False
+
+
+def train(
+    store: TokenStore | Path | str,
+    out: Path | str,
+    config: TrainConfig | None = None,
+    *,
+    threads: int | None = None,
+    resume: bool = False,
+    checkpoint_minutes: float = 5.0,
+    progress: Callable[[Progress], None] | None = None,
+    **changes: Any,
+) -> dict[str, Any]:
+    """Train a model on a token store and leave everything in the folder `out`; return the last line of its metrics.
+
+    Parameters and model shape come from `config` (see `recipes`) with `changes` on top: train(…, dim=50). With `resume`
+    a run that was stopped goes on from its last checkpoint to the same result, bit for bit; if there is none, it starts.
+    Ctrl-C writes a checkpoint before KeyboardInterrupt is raised.
+    """
+    store = store if isinstance(store, TokenStore) else TokenStore.open(Path(store))
+    config = (config or TrainConfig()).with_changes(**changes)
+    return _Training(store, Path(out), config, resume, checkpoint_minutes, progress).run(threads)
+
+
+class _Training:
+    """One run in progress."""
+
+    def __init__(
+        self,
+        store: TokenStore,
+        out: Path,
+        config: TrainConfig,
+        resume: bool,
+        checkpoint_minutes: float,
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.store, self.out, self.config = store, out, config
+        self.checkpoint_seconds, self.progress = 60.0 * checkpoint_minutes, progress
+        self.tokens = store.split("train").tokens
+        if config.schedule == "halve" and "valid" not in store.splits:
+            raise NcelmError(
+                f"{store.path} has no validation text, which --schedule halve needs: prepare it with --valid or "
+                "--valid-sentences, or train with --schedule linear"
+            )
+        vocabulary = store.vocabulary
+        self.noise = Noise.from_counts(vocabulary.counts, config.noise, config.noise_power)
+        self.sizes = config.sizes(len(vocabulary))
+        self.state = _State(rate=config.learning_rate)
+        self.metrics = run.Metrics(out / run.METRICS)
+        self.model: LogBilinear
+        if resume and out.exists():
+            self._check_same_run()
+            self._clean_up()
+        else:
+            self._create()
+        if resume and (out / run.CHECKPOINT).exists():
+            self._restore()
+        else:
+            self._initialise()
+
+    # -- beginning and resuming ---------------------------------------------------------------------------------------
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            "format": "ncelm-run",
+            "version": run.VERSION,
+            "ncelm": __version__,
+            "store": {"path": str(self.store.path.resolve()), "fingerprint": self.store.fingerprint},
+            "boundary": self.store.boundary,
+            "text": asdict(self.store.text),
+            "config": asdict(self.config),
+        }
+
+    def _create(self) -> None:
+        with new_folder(self.out) as folder:
+            write_json(folder / run.CONFIG, self._description())
+            self.store.vocabulary.save(folder / run.VOCABULARY)
+
+    def _check_same_run(self) -> None:
+        """Refuse to resume with another store or other options: the result would be neither run's."""
+        former = run.read_config(self.out)
+        if former.get("store", {}).get("fingerprint") != self.store.fingerprint:
+            raise NcelmError(f"{self.out} was trained on another token store: resume it with the store it began with")
+        was, now = _flat(former.get("config", {})), _flat(json.loads(json.dumps(asdict(self.config))))
+        for name in now:
+            if was.get(name) != now[name]:
+                flag = "--" + name.replace("_", "-")
+                raise NcelmError(
+                    f"{self.out} was begun with {flag} {was.get(name)}, not {now[name]}: "
+                    "resume it with the same options, or choose another --out"
+                )
+
+    def _clean_up(self) -> None:
+        """Remove what a killed process left half-written."""
+        for partial in self.out.glob(".*.partial"):
+            partial.unlink(missing_ok=True)
+
+    def _initialise(self) -> None:
+        # the model starts as the unigram model: biases are log frequencies, every word seen at least once
+        unigram = Noise.from_counts(self.store.vocabulary.counts).probabilities
+        self.model = LogBilinear.initialise(self.config.model, unigram, self.config.seed, self.config.spread)
+        self.squares = {
+            name: np.zeros_like(array) if self.sizes.adagrad else np.zeros((0, *array.shape[1:]), np.float32)
+            for name, array in self.model.arrays().items()
+        }
+        self.metrics.cut(0)
+
+    def _restore(self) -> None:
+        shapes = LogBilinear.shapes(self.config.model, self.sizes.vocabulary)
+        squares = {
+            f"squares.{name}": shape if self.sizes.adagrad else (0, *shape[1:]) for name, shape in shapes.items()
+        }
+        arrays, header = run.read_arrays(self.out / run.CHECKPOINT, shapes | squares)
+        self.state = _State(**header["state"])
+        self.model = LogBilinear.from_arrays(self.config.model, {name: arrays[name].copy() for name in shapes})
+        self.squares = {name: arrays[f"squares.{name}"].copy() for name in shapes}
+        self.metrics.cut(self.state.metrics_bytes)
+
+    def _square_parameters(self) -> kernels.Parameters:
+        context = self.squares["context_vectors"]
+        # a shared table has shared sums of squares; the out-of-sentence word's row is the last
+        target = context[: self.sizes.vocabulary] if self.sizes.shared else self.squares["target_vectors"]
+        return kernels.Parameters(context, target, self.squares["biases"], self.squares["matrices"])
+
+    # -- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self, threads: int | None) -> dict[str, Any]:
+        if self.state.finished:
+            return self.metrics.read()[-1]
+        with Team(threads) as team, _deferred_interrupt() as interrupted:
+            engine = Engine(
+                self.model,
+                self._square_parameters(),
+                self.noise,
+                self.store,
+                self.sizes,
+                self.config.seed,
+                self.config.penalty,
+                team,
+            )
+            self.last_checkpoint = time.monotonic()
+            while not self.state.finished:
+                self._train_epoch(engine, interrupted)
+                self._end_epoch(team)
+                if interrupted.is_set() and not self.state.finished:
+                    raise KeyboardInterrupt
+        return self.metrics.read()[-1]
+
+    def _train_epoch(self, engine: Engine, interrupted: threading.Event) -> None:
+        state, steps = self.state, engine.steps_per_epoch
+        while state.step < steps:
+            n = min(self.sizes.planned, steps - state.step)
+            began = time.perf_counter()
+            rates = self._rates(state.epoch * steps + state.step + np.arange(n), steps)
+            losses = engine.run(state.epoch, state.step, rates, rates * self.config.matrix_rate)
+            state.seconds += time.perf_counter() - began
+            for loss in losses:  # one by one: the sum must not depend on how many ran together
+                state.loss_sum += float(loss)
+            state.step += n
+            if not math.isfinite(state.loss_sum):
+                self._diverged("the training loss is not a number any more")
+            self._report(None)
+            if interrupted.is_set():
+                self._checkpoint()
+                raise KeyboardInterrupt
+            if time.monotonic() - self.last_checkpoint > self.checkpoint_seconds and state.step < steps:
+                self._checkpoint()
+
+    def _rates(self, steps_done: np.ndarray, steps_per_epoch: int) -> np.ndarray:
+        """The learning rate of each update."""
+        if self.config.schedule == "halve":
+            return np.full(len(steps_done), self.state.rate)
+        return self.state.rate * (1.0 - steps_done / (steps_per_epoch * self.config.epochs))
+
+    def _end_epoch(self, team: Team) -> None:
+        state, config = self.state, self.config
+        words, seconds = self.tokens, state.seconds - state.seconds_at_epoch
+        record: dict[str, Any] = {
+            "epoch": state.epoch + 1,
+            "loss": state.loss_sum / words,
+            "learning_rate": state.rate,
+            "words": words,
+            "seconds": state.seconds,
+            "words_per_second": words / seconds if seconds else None,
+        }
+        best = True
+        if "valid" in self.store.splits:
+            valid = evaluate.evaluate_split(self.model, self.store, "valid", team)
+            record |= {
+                "valid_perplexity": valid.perplexity,
+                "valid_log_z_mean": valid.log_z_mean,
+                "valid_log_z_std": valid.log_z_std,
+            }
+            best = self._judge(valid.perplexity)
+        record["best_epoch"] = state.best_epoch if not best else state.epoch + 1
+        state.epoch, state.step, state.loss_sum, state.seconds_at_epoch = state.epoch + 1, 0, 0.0, state.seconds
+        if best:
+            state.best_epoch = state.epoch
+            run.write_arrays(self.out / run.MODEL, self.model.arrays(), {"kind": "log-bilinear"})
+        state.finished = state.epoch == config.epochs or state.without_improvement >= config.patience
+        record["finished"] = state.finished
+        self.metrics.add(record)
+        state.metrics_bytes = self.metrics.size
+        self._checkpoint()
+        self._report(record)
+
+    def _judge(self, perplexity: float) -> bool:
+        """Follow validation perplexity: halve the rates, count epochs without improvement; is this the best model?"""
+        state, config = self.state, self.config
+        limit = 100.0 * self.sizes.vocabulary if state.best_perplexity is None else 10.0 * state.best_perplexity
+        if not math.isfinite(perplexity) or perplexity > limit:
+            self._diverged(f"validation perplexity is {perplexity:.6g}")
+        enough = 1.0 - config.min_improvement
+        if state.last_perplexity is not None and perplexity > state.last_perplexity * enough:
+            if config.schedule == "halve":  # the paper's rule, section 4
+                state.rate /= 2.0
+        improved = state.best_perplexity is None or perplexity < state.best_perplexity * enough
+        state.without_improvement = 0 if improved else state.without_improvement + 1
+        best = state.best_perplexity is None or perplexity < state.best_perplexity
+        state.best_perplexity = perplexity if best else state.best_perplexity
+        state.last_perplexity = perplexity
+        return best
+
+    def _diverged(self, what: str) -> None:
+        kept = (
+            f"the best model so far (epoch {self.state.best_epoch}) is kept in {self.out}"
+            if self.state.best_epoch
+            else "there is no earlier model to keep"
+        )
+        raise NcelmError(
+            f"training diverged in epoch {self.state.epoch + 1}, step {self.state.step}: {what}; {kept}; train again "
+            f"with a lower --learning-rate than {self.config.learning_rate:g}"
+        )
+
+    def _checkpoint(self) -> None:
+        arrays = self.model.arrays() | {f"squares.{name}": array for name, array in self.squares.items()}
+        run.write_arrays(self.out / run.CHECKPOINT, arrays, {"state": asdict(self.state)})
+        self.last_checkpoint = time.monotonic()
+
+    def _report(self, record: dict[str, Any] | None) -> None:
+        if self.progress is None:
+            return
+        state = self.state
+        words = self.tokens if record else min(state.step * self.sizes.batch, self.tokens)
+        seconds = state.seconds - state.seconds_at_epoch
+        self.progress(
+            Progress(
+                epoch=record["epoch"] if record else state.epoch + 1,
+                epochs=self.config.epochs,
+                words=words,
+                words_per_epoch=self.tokens,
+                loss=record["loss"] if record else state.loss_sum / words,
+                words_per_second=record["words_per_second"] if record else words / max(seconds, 1e-9),
+                metrics=record,
+            )
+        )
+
+
+def _flat(config: dict[str, Any]) -> dict[str, Any]:
+    """Options by their own names, wherever they are nested."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        flat |= _flat(value) if isinstance(value, dict) else {name: value}
+    return flat
+
+
+@contextmanager
+def _deferred_interrupt() -> Iterator[threading.Event]:
+    """Let Ctrl-C set a flag instead of tearing threads apart that wait for each other; a second one is not deferred."""
+    interrupted = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupted
+        return
+
+    def note(number: int, frame: Any) -> None:
+        interrupted.set()
+
+    former = signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, former)
