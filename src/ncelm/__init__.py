@@ -1,3 +1,63 @@
-"""Neural language models that train in minutes on an ordinary CPU."""
+"""Neural language models that train in minutes on an ordinary CPU, by noise-contrastive estimation.
+
+    import ncelm
+
+    store = ncelm.prepare(["my_text.txt"], out="store", lowercase=True, min_count=2)
+    ncelm.train(store, "run", context=4, dim=100)
+    lm = ncelm.load("run")
+    lm.score("a sentence to score")
+
+Everything the command line does is one of these calls.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from ncelm.corpus import TokenStore
+    from ncelm.errors import NcelmError
+    from ncelm.evaluate import Evaluation
+    from ncelm.language_model import LanguageModel, WordScore
+    from ncelm.model import LogBilinear, ModelConfig
+    from ncelm.noise import Noise
+    from ncelm.preparing import prepare
+    from ncelm.recipes import recipe
+    from ncelm.training import Progress, TrainConfig, train
+    from ncelm.vocabulary import Vocabulary
+
+    load = LanguageModel.load
+
+# Where each public name lives. They are imported when first used: Numba alone takes longer to import than
+# `import ncelm` may.
+_HOMES = {
+    "Evaluation": "evaluate",
+    "LanguageModel": "language_model",
+    "LogBilinear": "model",
+    "ModelConfig": "model",
+    "NcelmError": "errors",
+    "Noise": "noise",
+    "Progress": "training",
+    "TokenStore": "corpus",
+    "TrainConfig": "training",
+    "Vocabulary": "vocabulary",
+    "WordScore": "language_model",
+    "prepare": "preparing",
+    "recipe": "recipes",
+    "train": "training",
+}
+
+__all__ = [*sorted(_HOMES), "load"]  # noqa: PLE0604
+
+
+def __getattr__(name: str) -> Any:
+    if name == "load":
+        return import_module("ncelm.language_model").LanguageModel.load
+    if name in _HOMES:
+        return getattr(import_module(f"ncelm.{_HOMES[name]}"), name)
+    raise AttributeError(f"module 'ncelm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

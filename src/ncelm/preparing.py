@@ -48,11 +48,10 @@ Punkt = Literal["english", "train"]
 
 # Prose takes ten times longer than lines: smaller units keep all cores busy to the end.
 LINES_UNIT, PROSE_UNIT = 32 << 20, 8 << 20  # bytes
-LINES_WORTH_A_PROCESS, PROSE_WORTH_A_PROCESS = (
-    8 << 20,
-    1 << 20,
-)  # bytes read in the time that starting one takes
+# Bytes that are read in the time that starting a process takes.
+LINES_WORTH_A_PROCESS, PROSE_WORTH_A_PROCESS = 8 << 20, 1 << 20
 SPILLS = "spills"  # a folder in the store in the making
+WORKER = "from ncelm.preparing import work; work()"  # what a worker process runs
 BLOCK = 1 << 20  # numbers handled at a time
 
 
@@ -403,7 +402,7 @@ def _in_processes(units: list[Unit], workers: int, on_bytes: OnBytes) -> list[in
 def _start_worker(log: Path) -> "subprocess.Popen[str]":
     with log.open("wb") as stderr:
         return subprocess.Popen(
-            [sys.executable, "-P", "-c", "from ncelm.preparing import work; work()"],
+            [sys.executable, "-P", "-c", WORKER],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -155,11 +155,12 @@ def byte_ranges(
     bytes cannot be cut so, is one range; the last range's stop is None: it goes on to the file's end.
     """
     path = Path(path)
-    cuttable = path.suffix != ".gz" and _CUTTABLE.fullmatch(_codec(encoding))
     total = file_size(path)
+    if total <= size or path.suffix == ".gz" or not _CUTTABLE.fullmatch(_codec(encoding)):
+        return [(0, None)]
     cuts = [0]
     with _reading(path), path.open("rb") as file:
-        while cuttable and total - cuts[-1] > size:
+        while total - cuts[-1] > size:
             cut = _next_cut(file, cuts[-1] + size, rb"\n\r?\n" if at_blank_lines else rb"\n")
             if cut is None or cut >= total:
                 break

@@ -1,0 +1,427 @@
+"""Words on a terminal: parse them, call the room that knows, show progress, print the answer."""
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Annotated, Any, Literal
+
+import tyro
+from tqdm import tqdm
+from tyro.conf import OmitArgPrefixes, Positional, arg
+
+from ncelm import __version__
+from ncelm.errors import NcelmError
+from ncelm.export import VectorFormat, export_vectors
+from ncelm.language_model import LanguageModel, WordScore
+from ncelm.recipes import RECIPES, recipe
+from ncelm.training import Progress, TrainConfig, train
+
+Json = Annotated[bool, arg(help="Answer in JSON, for programs.")]
+Threads = Annotated[int | None, arg(help="Threads to use; all cores by default. The result is the same to the bit.")]
+Run = Annotated[Path, Positional, arg(help="A folder that `ncelm train` has made.")]
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Turn text into a token store, which `ncelm train` reads.
+
+    Either text that is ready (one sentence a line, blanks between words):
+
+        ncelm prepare --train F --valid F --test F --out STORE
+
+    or raw prose, files or folders, which is split into sentences (Punkt) and words (Treebank rules):
+
+        ncelm prepare TEXT… --out STORE --lowercase --min-count 5
+    """
+
+    texts: Annotated[tuple[Path, ...], Positional, arg(metavar="TEXT…", help="Files or folders of raw prose.")] = ()
+    out: Annotated[Path, arg(help="The store: a folder that does not exist yet.")] = field(kw_only=True)
+    train: Annotated[tuple[Path, ...], arg(help="Training text, one sentence a line.")] = ()
+    valid: Annotated[tuple[Path, ...], arg(help="Validation text, one sentence a line.")] = ()
+    test: Annotated[tuple[Path, ...], arg(help="Test text, one sentence a line.")] = ()
+    boundary: Annotated[
+        Literal["stream", "sentence"] | None,
+        arg(help="Contexts run on across sentence ends (stream: the Penn Treebank habit, default with --train) or end "
+            "with the sentence (sentence: default for prose)."),
+    ] = None  # fmt: skip
+    lowercase: Annotated[bool, arg(help="Turn all words to lower case.")] = False
+    min_count: Annotated[int, arg(help="Words seen less often in training become <unk>.")] = 1
+    vocabulary_size: Annotated[
+        int | None, arg(help="Keep only the most frequent words, so many with <unk> and </s>; all by default.")
+    ] = None
+    valid_sentences: Annotated[
+        int | None, arg(help="Set so many random sentences aside for validation (prose: 5 %%, at most 500, by default).")
+    ] = None
+    test_sentences: Annotated[int | None, arg(help="The same for testing.")] = None
+    seed: Annotated[int, arg(help="Decides which sentences are set aside.")] = 0
+    punkt: Annotated[
+        Literal["english", "train"],
+        arg(help="How to find sentences: NLTK's English model, which must be installed, or one trained on this text itself."),
+    ] = "english"
+    encoding: Annotated[str, arg(help="Of the text files.")] = "utf-8"
+    workers: Annotated[int | None, arg(help="Processes to use; all cores by default.")] = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Prepare and say what came of it."""
+        from ncelm.preparing import prepare
+
+        with _bar(unit="B", unit_scale=True, desc="reading") as bar:
+
+            def progress(done: int, total: int) -> None:
+                bar.total = total
+                bar.update(done - bar.n)
+
+            store = prepare(
+                self.texts or None,
+                out=self.out,
+                train=self.train or None,
+                valid=self.valid or None,
+                test=self.test or None,
+                boundary=self.boundary,
+                lowercase=self.lowercase,
+                min_count=self.min_count,
+                vocabulary_size=self.vocabulary_size,
+                valid_sentences=self.valid_sentences,
+                test_sentences=self.test_sentences,
+                seed=self.seed,
+                punkt=self.punkt,
+                encoding=self.encoding,
+                workers=self.workers,
+                progress=progress,
+            )
+        splits = {
+            name: {"tokens": split.tokens, "sentences": split.n_sentences, "unknown": split.unknown}
+            for name, split in store.splits.items()
+        }
+        if self.json:
+            _print_json({"store": str(self.out), "vocabulary": len(store.vocabulary), "splits": splits})
+            return
+        print(f"{self.out}: {len(store.vocabulary):,} words in the vocabulary, boundary {store.boundary}")
+        for name, counts in splits.items():
+            unknown = 100 * counts["unknown"] / counts["tokens"]
+            print(
+                f"  {name:5} {counts['tokens']:>12,} tokens in {counts['sentences']:,} sentences, "
+                f"{unknown:.1f} % unknown"
+            )
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train a model on a token store.
+
+    The defaults below are those of the recipe; `ncelm train --recipe ptb-nce --help` shows another recipe's. What was
+    learned is in RUN/model.safetensors, how it went in RUN/metrics.jsonl. A run that was stopped, by Ctrl-C or by a
+    power cut, goes on with --resume, to the same result.
+    """
+
+    store: Annotated[Path, Positional, arg(help="A folder that `ncelm prepare` has made.")]
+    out: Annotated[Path, arg(help="The run: a folder that does not exist yet, or with --resume one that may.")]
+    recipe: Annotated[str, arg(metavar="{" + ",".join(RECIPES) + "}", help="Where the defaults come from.")] = "default"
+    config: OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
+    threads: Threads = None
+    resume: Annotated[bool, arg(help="Go on from the last checkpoint; start if there is none.")] = False
+    checkpoint_minutes: Annotated[
+        float, arg(help="Write a checkpoint so often within an epoch, beside the one after each epoch.")
+    ] = 5.0
+    json: Json = False
+
+    def run(self) -> None:
+        """Train, with a progress bar, and say what came of it."""
+        from ncelm.corpus import TokenStore
+
+        store = TokenStore.open(self.store)
+        sizes = self.config.sizes(len(store.vocabulary))
+        if _on_terminal():
+            print(
+                f"{store.split('train').tokens:,} tokens, {sizes.vocabulary:,} words; "
+                f"training takes about {sizes.memory_bytes / 1e6:,.0f} MB of memory beside the program",
+                file=sys.stderr,
+            )
+        with _bar(unit=" words", unit_scale=True) as bar:
+            result = train(
+                store,
+                self.out,
+                self.config,
+                threads=self.threads,
+                resume=self.resume,
+                checkpoint_minutes=self.checkpoint_minutes,
+                progress=lambda at: _show_training(bar, at),
+            )
+        if self.json:
+            _print_json({"run": str(self.out), **result})
+            return
+        quality = ""
+        if "valid_perplexity" in result:
+            best = min(line["valid_perplexity"] for line in _metrics(self.out))
+            quality = f"validation perplexity {best:.2f} (epoch {result['best_epoch']}), "
+        print(
+            f"{self.out}: {quality}{result['epoch']} epochs, {result['seconds']:.1f} s of training, "
+            f"{result['words'] * result['epoch'] / max(result['seconds'], 1e-9):,.0f} words/s"
+        )
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure perplexity, exactly normalised, with unknown words and sentence ends counted.
+
+    log Z is the logarithm of the sum of exp(score) over all words: near 0 if the model is self-normalised.
+    """
+
+    run_folder: Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `ncelm train` has made.")]
+    split: Annotated[str, arg(help="Part of the token store: test, valid or train.")] = "test"
+    store: Annotated[Path | None, arg(help="The token store, if it is no longer where it was in training.")] = None
+    file: Annotated[
+        Path | None, arg(help="Measure this text instead, one sentence a line (- for standard input), each by itself.")
+    ] = None
+    encoding: Annotated[str, arg(help="Of --file.")] = "utf-8"
+    threads: Threads = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Evaluate and print."""
+        from ncelm.corpus import TokenStore
+
+        lm = LanguageModel.load(self.run_folder, self.threads)
+        if self.file is not None:
+            with _lines(self.file, self.encoding) as lines:
+                result = lm.evaluate(lines)
+            what = str(self.file)
+        else:
+            store = TokenStore.open(self.store or Path(lm.description["store"]["path"]))
+            result = lm.evaluate_split(store, self.split)
+            what = self.split
+        if self.json:
+            _print_json(result.as_dict())
+            return
+        kind = "perplexity given both sides" if lm.two_sided else "perplexity"
+        print(
+            f"{what}: {kind} {result.perplexity:.2f} over {result.tokens:,} tokens ({result.sentences:,} sentence ends and "
+            f"{result.unknown:,} unknown words among them), log Z {result.log_z_mean:+.3f} ± {result.log_z_std:.3f}"
+        )
+
+
+@dataclass(frozen=True)
+class Score:
+    """Print the log-probability of each line: natural logarithm, exactly normalised, the end of the sentence counted.
+
+    Lines are split into words as the training text was. One answer for each line, empty lines too.
+    """
+
+    run_folder: Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `ncelm train` has made.")]
+    file: Annotated[Path, Positional, arg(help="Text, one sentence a line; standard input by default.")] = Path("-")
+    per_word: Annotated[bool, arg(help="Each word with its log-probability; unknown words are marked.")] = False
+    end: Annotated[bool, arg(help="Count the end of the sentence as a word, as KenLM does.")] = True
+    encoding: Annotated[str, arg(help="Of the text.")] = "utf-8"
+    threads: Threads = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Score line by line, in bounded memory."""
+        lm = LanguageModel.load(self.run_folder, self.threads)
+        if lm.two_sided:
+            print(
+                "ncelm: this model sees both sides of a word, so these are sums of log P(word | both sides), not "
+                "sentence probabilities",
+                file=sys.stderr,
+            )
+        with _lines(self.file, self.encoding) as lines:
+            for words in lm.full_scores_of(lines, self.end):
+                print(self._line(words))
+
+    def _line(self, words: list[WordScore]) -> str:
+        total = sum(word.log_probability for word in words)
+        if self.json:
+            answer: dict[str, Any] = {
+                "log_probability": total,
+                "tokens": len(words),
+                "unknown": sum(word.unknown for word in words),
+            }
+            if self.per_word:
+                answer["words"] = [vars(word) for word in words]
+            return json.dumps(answer, ensure_ascii=False)
+        if not self.per_word:
+            return f"{total:.6f}"
+        each = (f"{word.word} {word.log_probability:.4f}{' <unk>' if word.unknown else ''}" for word in words)
+        return "\t".join([*each, f"total {total:.6f}"])
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """Show the words whose vectors are nearest to a word's, by the cosine of the angle."""
+
+    run_folder: Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `ncelm train` has made.")]
+    words: Annotated[tuple[str, ...], Positional, arg(metavar="WORD…")]
+    count: Annotated[int, arg(help="How many to show.")] = 10
+    table: Annotated[
+        Literal["context", "target"], arg(help="Vectors of words as context (r_w) or as predicted words (q_w).")
+    ] = "context"
+    json: Json = False
+
+    def run(self) -> None:
+        """Look up and print."""
+        if not self.words:
+            raise NcelmError("no word was given: name at least one")
+        lm = LanguageModel.load(self.run_folder)
+        found = {word: lm.neighbors(word, self.count, self.table) for word in self.words}
+        if self.json:
+            _print_json(
+                {word: [{"word": w, "cosine": c} for w, c in nearest] for word, nearest in found.items()}
+            )
+            return
+        for word, nearest in found.items():
+            print(f"{word}: " + ", ".join(f"{other} {cosine:.2f}" for other, cosine in nearest))
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write the word vectors to a file that other tools read, such as gensim's KeyedVectors."""
+
+    run_folder: Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `ncelm train` has made.")]
+    file: Annotated[Path, Positional, arg(help="The file to write; it must not exist.")]
+    to: Annotated[
+        VectorFormat, arg(help="word2vec's text or binary form, or GloVe's (text without the first line).")
+    ] = "word2vec"
+    table: Annotated[
+        Literal["context", "target"], arg(help="Vectors of words as context (r_w) or as predicted words (q_w).")
+    ] = "context"
+    json: Json = False
+
+    def run(self) -> None:
+        """Write the file."""
+        count, dim = export_vectors(LanguageModel.load(self.run_folder), self.file, self.to, self.table)
+        if self.json:
+            _print_json({"file": str(self.file), "vectors": count, "dim": dim})
+        else:
+            print(f"{self.file}: {count:,} vectors of {dim} dimensions")
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Train on English that every machine has, by NCE and by maximum likelihood, and show what comes of it.
+
+    The text is the prose in Python's own documentation strings and help topics. Takes about a minute, most of it
+    maximum likelihood.
+    """
+
+    out: Annotated[Path, arg(help="Where the store, both runs and the plot go: a folder that does not exist yet.")] = Path(
+        "demo"
+    )
+    threads: Threads = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Run the demonstration."""
+        from ncelm.demo import demo
+
+        def say(line: str) -> None:
+            print(line, file=sys.stderr if self.json else sys.stdout, flush=True)
+
+        with _bar(unit=" words", unit_scale=True, leave=False) as bar:
+            result = demo(self.out, self.threads, say, lambda at: _show_training(bar, at))
+        if self.json:
+            _print_json(result)
+
+
+Command = (
+    Annotated[Prepare, tyro.conf.subcommand("prepare")]
+    | Annotated[Train, tyro.conf.subcommand("train")]
+    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+    | Annotated[Score, tyro.conf.subcommand("score")]
+    | Annotated[Neighbors, tyro.conf.subcommand("neighbors")]
+    | Annotated[Export, tyro.conf.subcommand("export")]
+    | Annotated[Demo, tyro.conf.subcommand("demo")]
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line: 0 if all went well, 2 for a user's mistake, 130 for Ctrl-C."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments in (["--version"], ["-V"]):
+        print(f"ncelm {__version__}")
+        return 0
+    try:
+        command = _parse(arguments)
+        command.run()
+        sys.stdout.flush()
+    except NcelmError as error:
+        return _fail(str(error))
+    except KeyboardInterrupt:
+        print("ncelm: stopped by Ctrl-C", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except MemoryError as error:
+        return _fail(f"not enough memory ({error or 'out of memory'}): use fewer dimensions or a smaller vocabulary")
+    except OSError as error:
+        return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
+    return 0
+
+
+def _parse(arguments: list[str]) -> Any:
+    """The command to run. A recipe named on the command line decides the defaults of `train`."""
+    command: Any = Command
+    name = _recipe_named(arguments)
+    if arguments[:1] == ["train"] and name is not None:
+        Train.__dataclass_fields__["config"].default_factory = lambda: recipe(name)
+    return tyro.cli(command, prog="ncelm", args=arguments, description=_DESCRIPTION)
+
+
+def _recipe_named(arguments: list[str]) -> str | None:
+    name = "default"
+    for this, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        if this == "--recipe":
+            name = following
+        elif this.startswith("--recipe="):
+            name = this.removeprefix("--recipe=")
+    return name
+
+
+_DESCRIPTION = "Neural language models that train in minutes on an ordinary CPU, by noise-contrastive estimation."
+
+
+def _fail(message: str) -> int:
+    print("ncelm: " + " ".join(message.split()), file=sys.stderr)
+    return 2
+
+
+def _print_json(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer, ensure_ascii=False))
+
+
+def _on_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
+def _bar(**options: Any) -> "tqdm[Any]":
+    """A progress bar with rate and time left; nothing at all if nobody is watching."""
+    return tqdm(disable=not _on_terminal(), dynamic_ncols=True, **options)
+
+
+def _show_training(bar: "tqdm[Any]", at: Progress) -> None:
+    bar.total = at.epochs * at.words_per_epoch
+    bar.update((at.epoch - 1) * at.words_per_epoch + at.words - bar.n)
+    bar.set_description(f"epoch {at.epoch}/{at.epochs} loss {at.loss:.3f}", refresh=False)
+    if at.metrics and "valid_perplexity" in at.metrics:
+        bar.set_postfix_str(
+            f"perplexity {at.metrics['valid_perplexity']:.1f}, log Z {at.metrics['valid_log_z_mean']:+.2f}"
+        )
+
+
+def _metrics(run_folder: Path) -> list[dict[str, Any]]:
+    from ncelm.run import METRICS, Metrics
+
+    return Metrics(run_folder / METRICS).read()
+
+
+@contextmanager
+def _lines(file: Path, encoding: str) -> Iterator[Iterator[str]]:
+    """The lines of a file or of standard input, with nothing skipped."""
+    from ncelm.text import read_lines
+
+    yield read_lines(file, encoding, keep_empty=True)

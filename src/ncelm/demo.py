@@ -1,0 +1,158 @@
+"""The demonstration: a real model from English that every machine has, by NCE and by maximum likelihood."""
+
+import ast
+import re
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ncelm.errors import NcelmError
+from ncelm.files import new_folder, write_whole
+from ncelm.language_model import LanguageModel
+from ncelm.preparing import prepare
+from ncelm.recipes import recipe
+from ncelm.run import METRICS, Metrics
+from ncelm.training import Progress, TrainConfig, train
+
+SENTENCE = "this function returns a list of strings ."
+SCRAMBLED = "strings returns of a this list function ."
+WORDS = ("string", "file", "returns", "two")
+COMMON = "returns"
+
+
+def demo(
+    out: Path, threads: int | None, say: Callable[[str], None], progress: Callable[[Progress], None]
+) -> dict[str, Any]:
+    """Prepare, train twice, compare and plot in the folder `out`; return the figures."""
+    with new_folder(out) as folder:
+        began = time.perf_counter()
+        write_text(folder / "text.txt")
+        store = prepare(
+            [folder / "text.txt"],
+            out=folder / "store",
+            lowercase=True,
+            min_count=3,
+            punkt="train",
+            valid_sentences=1000,
+            test_sentences=1000,
+        )
+        say(
+            f"{store.split('train').tokens:,} words of Python's own documentation, "
+            f"{len(store.vocabulary):,} different ones ({time.perf_counter() - began:.0f} s to prepare)"
+        )
+        nce = recipe("default").with_changes(epochs=4)
+        results = {}
+        for name, config in (("NCE", nce), ("ML", nce.with_changes(estimator="ml"))):
+            results[name] = _train_one(store, folder / name.lower(), config, threads, progress)
+        _show(results, say)
+        lm = LanguageModel.load(folder / "nce", threads)
+        _show_words(lm, say)
+        plot(folder, results, say)
+    say(f"everything is in {out}: try `ncelm score {out / 'nce'}` or `ncelm neighbors {out / 'nce'} WORD`")
+    return results
+
+
+# -- the text --------------------------------------------------------------------------------------------------------
+
+
+def write_text(path: Path) -> None:
+    """Write the prose of the standard library's documentation to `path`, a blank line between paragraphs."""
+    paragraphs = list(dict.fromkeys(p for text in _documentation() for p in _prose(text)))
+    if sum(len(paragraph) for paragraph in paragraphs) < 100_000:
+        raise NcelmError("this Python has too little documentation for the demo: train on a text of your own")
+    with write_whole(path) as file:
+        file.write("\n\n".join(paragraphs).encode())
+
+
+def _documentation() -> Iterator[str]:
+    """Documentation strings and help topics, read from the sources: nothing is imported or run."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for source in sorted(library.rglob("*.py")):
+        parts = source.relative_to(library).parts
+        if {"test", "tests", "site-packages", "dist-packages"} & set(parts):
+            continue
+        try:
+            tree = ast.parse(source.read_bytes())
+        except (SyntaxError, ValueError, OSError):
+            continue  # templates, and sources in odd encodings
+        if parts[0] == "pydoc_data":
+            yield from (
+                node.value
+                for node in ast.walk(tree)
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            )
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield ast.get_docstring(node) or ""
+
+
+def _prose(text: str) -> Iterator[str]:
+    """Those paragraphs of a documentation string that are English and not code, tables or signatures."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        line = " ".join(paragraph.split())
+        letters = sum(character.isalpha() or character == " " for character in line)
+        if len(line) > 40 and letters > 0.85 * len(line) and re.search(r"[.:?!]$", line):
+            yield line.rstrip(":") + "." if line.endswith(":") else line
+
+
+# -- the comparison --------------------------------------------------------------------------------------------------
+
+
+def _train_one(
+    store: Any, out: Path, config: TrainConfig, threads: int | None, progress: Callable[[Progress], None]
+) -> dict[str, Any]:
+    last = train(store, out, config, threads=threads, progress=progress)
+    test = LanguageModel.load(out, threads).evaluate_split(store, "test")
+    return {
+        "seconds": last["seconds"],
+        "words_per_second": last["words"] * last["epoch"] / last["seconds"],
+        "epochs": last["epoch"],
+        **{f"test_{name}": value for name, value in test.as_dict().items()},
+        "curve": [(line["seconds"], line["valid_perplexity"]) for line in Metrics(out / METRICS).read()],
+    }
+
+
+def _show(results: dict[str, dict[str, Any]], say: Callable[[str], None]) -> None:
+    say("")
+    say("       training   words/s   test perplexity   log Z (0: normalises itself)")
+    for name, r in results.items():
+        say(
+            f"  {name:4} {r['seconds']:7.1f} s {r['words_per_second']:9,.0f} {r['test_perplexity']:17.1f}   "
+            f"{r['test_log_z_mean']:+.2f} ± {r['test_log_z_std']:.2f}"
+        )
+    faster = results["ML"]["seconds"] / results["NCE"]["seconds"]
+    say(f"\nNCE never summed over the vocabulary and was {faster:.0f} times faster, over the same text as often.")
+
+
+def _show_words(lm: LanguageModel, say: Callable[[str], None]) -> None:
+    say("\nnearest words:")
+    for word in WORDS:
+        if word in lm.vocabulary:
+            say(f"  {word:8} {', '.join(near for near, _ in lm.neighbors(word, 6))}")
+    say("\nlog-probability of a sentence, and of its words in another order:")
+    for sentence in (SENTENCE, SCRAMBLED):
+        say(f"  {lm.score(sentence):7.1f}  {sentence}")
+
+
+def plot(folder: Path, results: dict[str, dict[str, Any]], say: Callable[[str], None]) -> None:
+    """Perplexity against training time, as plot.png; where matplotlib is not installed, say how to get it."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        say("\nno plot: matplotlib is not installed (pip install 'ncelm[plots]')")
+        return
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for name, r in results.items():
+        seconds, perplexity = np.array(r["curve"]).T
+        axes.plot(seconds, perplexity, marker="o", label=name)
+    axes.set(xscale="log", xlabel="seconds of training", ylabel="validation perplexity", title="NCE and maximum likelihood")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(folder / "plot.png", dpi=120)
+    say("\nperplexity against time: plot.png")

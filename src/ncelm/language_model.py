@@ -1,0 +1,164 @@
+"""A trained model with its vocabulary: what `ncelm.load` gives. The verbs are those KenLM's users know.
+
+All log-probabilities are natural logarithms, exactly normalised. An unknown word is scored as `<unk>` and marked; the end
+of the sentence counts as a word, as in KenLM, unless `end=False`.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ncelm import kernels, run
+from ncelm.corpus import Boundary, TokenStore
+from ncelm.errors import NcelmError
+from ncelm.evaluate import Evaluation, Tally, evaluate_split, score_ids
+from ncelm.model import LogBilinear, ModelConfig
+from ncelm.text import TextSettings
+from ncelm.threads import Team
+from ncelm.vocabulary import END, Vocabulary
+
+Sentence = str | Sequence[str]  # a line of text, split as the training text was; or words, taken as they are
+BATCH_SENTENCES = 1024  # scored together: enough to keep the matrix products busy
+
+
+@dataclass(frozen=True)
+class WordScore:
+    """One word of a sentence, as the model sees it."""
+
+    word: str
+    log_probability: float  # log P(word | context), natural logarithm
+    unknown: bool  # not in the vocabulary: scored as <unk>
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A model that can be asked about text."""
+
+    model: LogBilinear
+    vocabulary: Vocabulary
+    boundary: Boundary
+    text: TextSettings
+    description: dict[str, Any]  # the run's config.json
+    threads: int | None = None  # all cores
+
+    @classmethod
+    def load(cls, path: Path | str, threads: int | None = None) -> "LanguageModel":
+        """Read a run that training has left."""
+        path = Path(path)
+        description = run.read_config(path)
+        try:
+            config = ModelConfig(**description["config"]["model"])
+            boundary, text = description["boundary"], TextSettings(**description["text"])
+        except (KeyError, TypeError) as error:
+            raise NcelmError(f"{path / run.CONFIG} is damaged: restore it from a copy or train again") from error
+        if not (path / run.MODEL).exists():
+            raise NcelmError(f"{path} has no model yet: no epoch was finished; go on with `ncelm train … --resume`")
+        vocabulary = Vocabulary.load(path / run.VOCABULARY)
+        arrays, _ = run.read_arrays(path / run.MODEL, LogBilinear.shapes(config, len(vocabulary)))
+        model = LogBilinear.from_arrays(config, arrays)
+        return cls(model, vocabulary, boundary, text, description, threads)
+
+    @property
+    def two_sided(self) -> bool:
+        """Does the model see words after the one it predicts? Then a sentence's score is not its probability."""
+        return self.model.config.context_after > 0
+
+    # -- sentences ----------------------------------------------------------------------------------------------------
+
+    def score(self, sentence: Sentence, end: bool = True) -> float:
+        """log P(sentence): the sum over its words, each given the words before it."""
+        return sum(word.log_probability for word in self.full_scores(sentence, end))
+
+    def full_scores(self, sentence: Sentence, end: bool = True) -> list[WordScore]:
+        """log P of each word, in order, the end of the sentence last; unknown words are marked."""
+        return next(self.full_scores_of([sentence], end))
+
+    def full_scores_of(self, sentences: Iterable[Sentence], end: bool = True) -> Iterator[list[WordScore]]:
+        """full_scores of each of many sentences, worked on in batches: read lazily, in bounded memory."""
+        unknown = self.vocabulary.unknown_id
+        for batch, ids, scores, log_z in self._scored_batches(sentences):
+            each = zip(ids.tolist(), (scores - log_z).tolist(), strict=True)
+            for words in batch:
+                scored = [
+                    WordScore(word, value, id == unknown)
+                    for word, (id, value) in zip([*words, END], islice(each, len(words) + 1), strict=True)
+                ]
+                yield scored if end else scored[:-1]
+
+    def perplexity(self, sentences: Sentence | Iterable[Sentence]) -> float:
+        """exp(−mean log P(word)) over all words and sentence ends, unknown words included."""
+        return self.evaluate([sentences] if isinstance(sentences, str) else sentences).perplexity
+
+    def evaluate(self, sentences: Iterable[Sentence]) -> Evaluation:
+        """Perplexity with everything that was counted, each sentence scored by itself."""
+        tally, n_sentences, unknown = Tally(), 0, 0
+        for batch, ids, scores, log_z in self._scored_batches(sentences):
+            tally.add(scores, log_z)
+            n_sentences += len(batch)
+            unknown += int(np.count_nonzero(ids == self.vocabulary.unknown_id))
+        if n_sentences == 0:
+            raise NcelmError("there is no text to evaluate: perplexity needs at least one sentence")
+        return tally.result(n_sentences, unknown)
+
+    def evaluate_split(self, store: TokenStore, name: str) -> Evaluation:
+        """Perplexity on a split of a token store, which must have the vocabulary this model was trained with."""
+        if store.vocabulary.digest != self.vocabulary.digest:
+            raise NcelmError(
+                f"{store.path} has another vocabulary than the model: their perplexities cannot be compared; prepare the "
+                "text with the model's own store or score the text itself with --file"
+            )
+        with Team(self.threads) as team:
+            return evaluate_split(self.model, store, name, team)
+
+    def _scored_batches(
+        self, sentences: Iterable[Sentence]
+    ) -> Iterator[tuple[list[list[str]], np.ndarray, np.ndarray, np.ndarray]]:
+        """Batches of sentences as words, with id, s(w, h) and log Z(h) of every word and sentence end, one after another."""
+        iterator = iter(sentences)
+        with Team(self.threads) as team:
+            while batch := [self._words(sentence) for sentence in islice(iterator, BATCH_SENTENCES)]:
+                ids = np.concatenate([self._encode(words) for words in batch])
+                yield batch, ids, *score_ids(self.model, self._alone(ids), 0, ids.size, team)
+
+    def _words(self, sentence: Sentence) -> list[str]:
+        return self.text.words(sentence) if isinstance(sentence, str) else list(sentence)
+
+    def _encode(self, words: list[str]) -> np.ndarray:
+        """Ids of the words and of the sentence end; an end-of-sentence word inside the sentence is none we know."""
+        ids = self.vocabulary.encode(words)
+        ids[ids == self.vocabulary.end_id] = self.vocabulary.unknown_id
+        return np.append(ids, self.vocabulary.end_id).astype(np.uint32)
+
+    def _alone(self, ids: np.ndarray) -> kernels.Corpus:
+        """Each sentence by itself: contexts end at its ends, and outside is padding, as at the start of a text."""
+        words = self.vocabulary
+        pad = words.end_id if self.boundary == "stream" else words.out_of_sentence_id
+        return kernels.Corpus(ids, self.model.config.context, True, words.end_id, pad)
+
+    # -- words --------------------------------------------------------------------------------------------------------
+
+    def neighbors(self, word: str, n: int = 10, table: str = "context") -> list[tuple[str, float]]:
+        """The n words whose vectors point most nearly the same way, with the cosine of the angle."""
+        if word not in self.vocabulary:
+            raise NcelmError(f"{word!r} is not in the model's vocabulary of {len(self.vocabulary):,} words")
+        vectors = self.vectors(table)
+        norms = np.linalg.norm(vectors, axis=1)
+        own = self.vocabulary.id(word)
+        cosines = vectors @ vectors[own] / np.maximum(norms * norms[own], 1e-30)
+        cosines[own] = -np.inf
+        n = min(n, len(cosines) - 1)
+        nearest = np.argsort(-cosines, kind="stable")[:n]
+        return [(self.vocabulary.word(int(i)), float(cosines[i])) for i in nearest]
+
+    def vectors(self, table: str = "context") -> np.ndarray:
+        """Word vectors, (V, d): as words of a context (r_w) or as predicted words (q_w)."""
+        match table:
+            case "context":
+                return self.model.context_vectors[:-1]
+            case "target":
+                return self.model.target_vectors
+        raise NcelmError(f"there is no table of vectors {table!r}: choose context or target")

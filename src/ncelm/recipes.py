@@ -1,0 +1,45 @@
+"""Named settings: complete, frozen configurations for training, each with its reason.
+
+A recipe is where a user starts; any option given beside it overrides it.
+"""
+
+from collections.abc import Callable
+
+from ncelm.errors import NcelmError
+from ncelm.model import ModelConfig
+from ncelm.training import TrainConfig
+
+
+def default() -> TrainConfig:
+    """A good first model for any text: four words of context, Adagrad, five passes, safe rates."""
+    return TrainConfig(model=ModelConfig(context=4), matrix_rate=1.0)
+
+
+def ptb_nce() -> TrainConfig:
+    """Table 1 of the paper, NCE, k = 25: plain SGD, rates halved when validation perplexity stops falling."""
+    return TrainConfig(optimizer="sgd", learning_rate=0.01, schedule="halve", epochs=50)
+
+
+def ptb_ml() -> TrainConfig:
+    """Table 1 of the paper, exact maximum likelihood: the rival that NCE is measured against."""
+    return TrainConfig(estimator="ml", optimizer="sgd", learning_rate=0.01, schedule="halve", epochs=50)
+
+
+def ptb_fast() -> TrainConfig:
+    """The paper's Penn Treebank result in two passes over the text: Adagrad with a linearly falling rate."""
+    return TrainConfig(matrix_rate=1.0, epochs=2)
+
+
+RECIPES: dict[str, Callable[[], TrainConfig]] = {
+    "default": default,
+    "ptb-nce": ptb_nce,
+    "ptb-ml": ptb_ml,
+    "ptb-fast": ptb_fast,
+}
+
+
+def recipe(name: str) -> TrainConfig:
+    """The configuration of this name."""
+    if name not in RECIPES:
+        raise NcelmError(f"there is no recipe {name!r}: choose one of {', '.join(RECIPES)}")
+    return RECIPES[name]()

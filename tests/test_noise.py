@@ -1,0 +1,96 @@
+"""Noise: exact probabilities, alias tables, the sampler, and the random streams behind it."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from ncelm import kernels
+from ncelm.errors import NcelmError
+from ncelm.noise import Noise, alias_table
+
+COUNTS = np.array([50, 30, 10, 0, 1, 9])
+weights = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=60)
+
+
+@given(weights)
+def test_alias_table_gives_each_word_its_probability(values):
+    probabilities = np.array(values) / np.sum(values)
+    threshold, alias = alias_table(probabilities)
+    keep = (threshold.astype(np.float64) + (threshold == 2**32 - 1)) / 2**32
+    rebuilt = keep.copy()
+    np.add.at(rebuilt, alias, 1.0 - keep)
+    np.testing.assert_allclose(rebuilt / len(values), probabilities, atol=1e-9)
+
+
+def test_kinds():
+    np.testing.assert_allclose(Noise.from_counts(COUNTS, "uniform").probabilities, 1 / 6)
+    unigram = Noise.from_counts(COUNTS, "unigram").probabilities
+    np.testing.assert_allclose(unigram, np.array([50, 30, 10, 1, 1, 9]) / 101)
+    power = Noise.from_counts(COUNTS, "power", 0.5).probabilities
+    np.testing.assert_allclose(power[0] / power[5], np.sqrt(50 / 9))
+
+
+@pytest.mark.parametrize("kind", ["unigram", "uniform", "power"])
+def test_a_word_never_seen_has_a_finite_log_probability_and_is_drawn(kind):
+    noise = Noise.from_counts(np.array([3, 0]), kind)
+    assert np.isfinite(noise.log_probabilities).all()
+    assert 1 in noise.sample((200, 10), seed=0)
+
+
+@pytest.mark.parametrize("bad", [[1.0, 0.0], [1.0, np.nan], [1.0, -1.0], [np.inf, 1.0], []])
+def test_bad_weights_are_refused(bad):
+    with pytest.raises(NcelmError, match="noise"):
+        Noise.from_probabilities(np.array(bad))
+
+
+@pytest.mark.parametrize("kind", ["unigram", "uniform", "power"])
+def test_sampler_passes_a_chi_square_test(kind):
+    noise = Noise.from_counts(np.array([500, 200, 100, 50, 20, 5, 1, 0]), kind)
+    drawn = np.bincount(noise.sample((4000, 50), seed=7).ravel(), minlength=8)
+    assert stats.chisquare(drawn, noise.probabilities * drawn.sum()).pvalue > 1e-3
+
+
+def test_sampler_over_a_large_vocabulary_passes_a_chi_square_test():
+    counts = (1e6 / np.arange(1, 5001)).astype(int)
+    noise = Noise.from_counts(counts)
+    drawn = np.bincount(noise.sample((20_000, 25), seed=1).ravel(), minlength=5000)
+    assert stats.chisquare(drawn, noise.probabilities * drawn.sum()).pvalue > 1e-3
+
+
+def test_streams_depend_on_seed_step_and_example_alone():
+    noise = Noise.from_counts(np.arange(1, 1000))
+    words = noise.sample((10, 20), seed=1, step=5)
+    np.testing.assert_array_equal(noise.sample((3, 20), seed=1, step=5), words[:3])
+    np.testing.assert_array_equal(noise.sample((10, 5), seed=1, step=5), words[:, :5])
+    for other in (noise.sample((10, 20), seed=2, step=5), noise.sample((10, 20), seed=1, step=6), words[::-1]):
+        assert (other == words).mean() < 0.1
+
+
+def test_random_bits_are_uniform_and_uncorrelated():
+    draws = np.array([[int(kernels.draw(np.uint64(kernels.stream_key(0, 0, e)), j)) for j in range(64)] for e in range(256)])
+    uniform = draws.astype(np.float64) / 2**64
+    assert stats.kstest(uniform.ravel(), "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(uniform[:-1].ravel(), uniform[1:].ravel())[0, 1]) < 0.03
+    assert abs(np.corrcoef(uniform[:, :-1].ravel(), uniform[:, 1:].ravel())[0, 1]) < 0.03
+
+
+@given(st.integers(1, 3000), st.integers(0, 2**63))
+def test_permutation_visits_every_place_once(size, key):
+    places = [kernels.permuted(i, size, np.uint64(key)) for i in range(size)]
+    assert sorted(places) == list(range(size))
+
+
+def test_permutation_looks_random():
+    size = 10_000
+    places = np.array([kernels.permuted(i, size, np.uint64(12345)) for i in range(size)])
+    assert abs(np.corrcoef(places, np.arange(size))[0, 1]) < 0.05
+    assert abs(np.corrcoef(places[:-1], places[1:])[0, 1]) < 0.05
+
+
+def test_exp_is_accurate():
+    x = np.linspace(-30, 30, 10_001).astype(np.float32)
+    fast = np.array([kernels.exp32(value) for value in x], np.float64)
+    exact = np.exp(x.astype(np.float64))
+    assert np.abs(fast / exact - 1).max() < 2.5e-6
