@@ -16,7 +16,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from ncelm import preparing
+from ncelm import preparing, tokenising
 from ncelm.corpus import TokenStore, contexts_and_targets
 from ncelm.errors import NcelmError
 from ncelm.preparing import prepare
@@ -56,9 +56,7 @@ def nothing_left(folder: Path, *names: str) -> bool:
 
 class TestPrepare:
     def test_files(self, three):
-        store = prepare(
-            out=three / "store", train=three / "train", valid=str(three / "valid"), test=[three / "test"]
-        )
+        store = prepare(out=three / "store", train=three / "train", valid=str(three / "valid"), test=[three / "test"])
         assert store.vocabulary.words == ("<unk>", "</s>", "the", "sat", "cat", "dog", "down", "end")
         assert store.vocabulary.counts.tolist() == [3, 3, 3, 2, 1, 1, 1, 1]
         assert sentences_of(store, "train") == [
@@ -144,7 +142,7 @@ class TestPrepare:
         (tmp_path / "a").write_text("\n".join(lines[:2500]))
         with gzip.open(tmp_path / "b.gz", "wt") as file:
             file.write("\r\n".join(lines[2500:]))
-        monkeypatch.setattr(preparing, "LINES_UNIT", 20_000)
+        monkeypatch.setattr(tokenising, "LINES_UNIT", 20_000)
         stores = [
             prepare(
                 out=tmp_path / f"store{workers}",
@@ -213,7 +211,7 @@ class TestPrepare:
     def test_prose_in_parts(self, tmp_path, monkeypatch):
         (tmp_path / "a").write_text(PROSE)
         whole = prepare(tmp_path / "a", out=tmp_path / "whole", punkt="train")
-        monkeypatch.setattr(preparing, "PROSE_UNIT", 1000)
+        monkeypatch.setattr(tokenising, "PROSE_UNIT", 1000)
         parts = prepare(tmp_path / "a", out=tmp_path / "parts", punkt="train")
         assert parts.fingerprint == whole.fingerprint
 
@@ -233,16 +231,12 @@ class TestPrepare:
             "store = prepare(out='store', train='train', valid='valid', test='test', workers=3)\n"
             "print('prepared', len(store.vocabulary))\n"
         )
-        done = subprocess.run(
-            [sys.executable, script], cwd=three, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([sys.executable, script], cwd=three, capture_output=True, text=True, check=False)
         assert (done.stdout, done.stderr) == ("prepared 8\n", "")
 
     def test_ctrl_c_leaves_nothing(self, three):
         os.mkfifo(three / "pipe")  # a worker that opens it waits for ever
-        script = (
-            "from ncelm.preparing import prepare; prepare(out='store', train=['pipe', 'train'], workers=2)"
-        )
+        script = "from ncelm.preparing import prepare; prepare(out='store', train=['pipe', 'train'], workers=2)"
         process = subprocess.Popen([sys.executable, "-c", script], cwd=three, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 20
         while not list(three.glob(".store.*/spills/1.words")):  # until the other worker has done its part
@@ -300,9 +294,7 @@ class TestPrepareRefuses:
         self.refused(three, "either prose .* or --train", texts=train, train=train)
         self.refused(three, "go with --train", texts=train, valid=train)
         self.refused(three, "not both", train=train, valid=train, valid_sentences=1)
-        self.refused(
-            three, "cannot take 2 validation and 1 test", train=train, valid_sentences=2, test_sentences=1
-        )
+        self.refused(three, "cannot take 2 validation and 1 test", train=train, valid_sentences=2, test_sentences=1)
         self.refused(three, "--test-sentences is -1", train=train, test_sentences=-1)
         self.refused(three, "--min-count is 0", train=train, min_count=0)
         self.refused(three, "--vocabulary-size is 3", train=train, vocabulary_size=3)
@@ -327,7 +319,7 @@ class TestPrepareRefuses:
         ],
     )
     def test_dying_workers(self, three, monkeypatch, code, message):
-        monkeypatch.setattr(preparing, "WORKER", code)
+        monkeypatch.setattr(tokenising, "WORKER", code)
         self.refused(three, message, train=[three / "train"] * 3, workers=2)
 
     def test_full_disk(self, three, monkeypatch):
@@ -440,9 +432,7 @@ class TestContexts:
         assert contexts.dtype == targets.dtype == np.int64
 
     def test_sentence(self):
-        contexts, targets = contexts_and_targets(
-            self.IDS, [0, 2, 4, 3, 6], 3, 2, "sentence", end_id=1, pad_id=10
-        )
+        contexts, targets = contexts_and_targets(self.IDS, [0, 2, 4, 3, 6], 3, 2, "sentence", end_id=1, pad_id=10)
         assert targets.tolist() == [5, 1, 8, 7, 1]
         assert contexts.tolist() == [
             [10, 10, 10, 6, 10],
@@ -459,10 +449,7 @@ class TestContexts:
         padded = [1] * before + ids + [1] * after
         contexts, _ = contexts_and_targets(array, everywhere, before, after, "stream", 1, 1)
         for p in everywhere.tolist():
-            assert (
-                contexts[p].tolist()
-                == padded[p : p + before] + padded[p + before + 1 : p + before + 1 + after]
-            )
+            assert contexts[p].tolist() == padded[p : p + before] + padded[p + before + 1 : p + before + 1 + after]
         contexts, _ = contexts_and_targets(array, everywhere, before, after, "sentence", 1, 9)
         text = "".join(map(str, ids))
         for p in everywhere.tolist():

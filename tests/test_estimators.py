@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
+from tests.test_reference import distribution, numeric_gradient
 
 from ncelm import estimators, kernels
 from ncelm import reference as ref
-from tests.test_reference import distribution, numeric_gradient
 
 B, V, K = 4, 7, 3
 
@@ -44,9 +44,7 @@ def test_maximum_likelihood_agrees_with_the_reference(case):
 
 def test_maximum_likelihood_derivative_is_numeric(case):
     _, derivatives = estimators.maximum_likelihood(case["scores"], case["targets"])
-    numeric = numeric_gradient(
-        lambda s: estimators.maximum_likelihood(s, case["targets"])[0].sum(), case["scores"]
-    )
+    numeric = numeric_gradient(lambda s: estimators.maximum_likelihood(s, case["targets"])[0].sum(), case["scores"])
     np.testing.assert_allclose(derivatives, numeric, atol=1e-8)
 
 
@@ -89,7 +87,9 @@ def test_compiled_nce_agrees(case):
         words = np.append(case["targets"][e], case["samples"][e])
         coefficients = np.empty(K + 1, np.float32)
         objective = kernels.nce_coefficients(
-            case["scores"][e, words].astype(np.float32), case["log_k_noise"][words].astype(np.float32), coefficients
+            case["scores"][e, words].astype(np.float32),
+            case["log_k_noise"][words].astype(np.float32),
+            coefficients,
         )
         assert -objective == pytest.approx(losses[e], rel=1e-5)
         np.testing.assert_allclose(coefficients, -np.append(by_target[e], by_noise[e]), rtol=1e-5, atol=1e-7)
@@ -115,7 +115,10 @@ def test_nce_gradient_tends_to_maximum_likelihood_as_k_grows():
         samples = random.choice(V, size=(examples, k), p=noise)
         log_k_noise = np.log(k * noise)
         _, by_target, by_noise = estimators.nce(
-            np.full(examples, scores[2]), scores[samples], np.full(examples, log_k_noise[2]), log_k_noise[samples]
+            np.full(examples, scores[2]),
+            scores[samples],
+            np.full(examples, log_k_noise[2]),
+            log_k_noise[samples],
         )
         mean = np.zeros(V)
         mean[2] += by_target.mean()

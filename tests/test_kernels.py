@@ -45,7 +45,12 @@ def engine_for(store, config, team):
     of_targets = squares["context_vectors"][:-1] if config.model.shared_tables else squares["target_vectors"]
     parameters = kernels.Parameters(squares["context_vectors"], of_targets, squares["biases"], squares["matrices"])
     sizes = config.sizes(len(store.vocabulary))
-    return Engine(model, parameters, noise, store, sizes, config.seed, config.penalty, team), model, squares, noise
+    return (
+        Engine(model, parameters, noise, store, sizes, config.seed, config.penalty, team),
+        model,
+        squares,
+        noise,
+    )
 
 
 def reference_step(model, squares, noise, config, contexts, words):

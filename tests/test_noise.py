@@ -64,12 +64,18 @@ def test_streams_depend_on_seed_step_and_example_alone():
     words = noise.sample((10, 20), seed=1, step=5)
     np.testing.assert_array_equal(noise.sample((3, 20), seed=1, step=5), words[:3])
     np.testing.assert_array_equal(noise.sample((10, 5), seed=1, step=5), words[:, :5])
-    for other in (noise.sample((10, 20), seed=2, step=5), noise.sample((10, 20), seed=1, step=6), words[::-1]):
+    for other in (
+        noise.sample((10, 20), seed=2, step=5),
+        noise.sample((10, 20), seed=1, step=6),
+        words[::-1],
+    ):
         assert (other == words).mean() < 0.1
 
 
 def test_random_bits_are_uniform_and_uncorrelated():
-    draws = np.array([[int(kernels.draw(np.uint64(kernels.stream_key(0, 0, e)), j)) for j in range(64)] for e in range(256)])
+    draws = np.array(
+        [[int(kernels.draw(np.uint64(kernels.stream_key(0, 0, e)), j)) for j in range(64)] for e in range(256)]
+    )
     uniform = draws.astype(np.float64) / 2**64
     assert stats.kstest(uniform.ravel(), "uniform").pvalue > 1e-3
     assert abs(np.corrcoef(uniform[:-1].ravel(), uniform[1:].ravel())[0, 1]) < 0.03

@@ -52,9 +52,7 @@ def test_eq4_is_the_derivative_of_the_log_likelihood(random):
 def test_eq5_with_the_model_as_proposal_is_exact_in_expectation(random):
     scores = random.normal(size=V)
     model = ref.eq1_probabilities(scores)
-    estimates = [
-        ref.eq5_importance_gradient(scores, 0, random.choice(V, 5, p=model), model) for _ in range(20_000)
-    ]
+    estimates = [ref.eq5_importance_gradient(scores, 0, random.choice(V, 5, p=model), model) for _ in range(20_000)]
     np.testing.assert_allclose(np.mean(estimates, axis=0), ref.eq4_ml_gradient(scores, 0), atol=0.01)
 
 
@@ -109,8 +107,7 @@ def test_eq13_is_the_derivative_of_its_objective(random):
 def test_eq13_averages_to_eq11(random):
     scores, data, noise, k = random.normal(size=V), distribution(random), distribution(random), 5
     estimates = [
-        ref.eq13_gradient(scores, random.choice(V, p=data), random.choice(V, k, p=noise), noise)
-        for _ in range(20_000)
+        ref.eq13_gradient(scores, random.choice(V, p=data), random.choice(V, k, p=noise), noise) for _ in range(20_000)
     ]
     np.testing.assert_allclose(np.mean(estimates, axis=0), ref.eq11_gradient(scores, data, noise, k), atol=0.02)
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ncelm import text
 from ncelm.errors import NcelmError
-from ncelm.text import SentenceSplitter, TextSettings, byte_ranges, read_lines, read_prose
+from ncelm.sentences import SentenceSplitter
+from ncelm.text import TextSettings, byte_ranges, read_lines, read_prose
 
 PROSE = (
     """Mr. Smith went to Washington. He met Dr. Jones there, and Mr. Brown. They spoke for hours.
@@ -257,9 +258,7 @@ class TestSentenceSplitter:
         import nltk.data
 
         monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
-        with pytest.raises(
-            NcelmError, match=r"python -m nltk.downloader punkt_tab.* --punkt train"
-        ) as caught:
+        with pytest.raises(NcelmError, match=r"python -m nltk.downloader punkt_tab.* --punkt train") as caught:
             SentenceSplitter.english()
         assert "\n" not in str(caught.value)
 

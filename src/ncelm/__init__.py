@@ -48,7 +48,23 @@ _HOMES = {
     "train": "training",
 }
 
-__all__ = [*sorted(_HOMES), "load"]  # noqa: PLE0604
+__all__ = [
+    "Evaluation",
+    "LanguageModel",
+    "LogBilinear",
+    "ModelConfig",
+    "NcelmError",
+    "Noise",
+    "Progress",
+    "TokenStore",
+    "TrainConfig",
+    "Vocabulary",
+    "WordScore",
+    "load",
+    "prepare",
+    "recipe",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

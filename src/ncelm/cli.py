@@ -3,11 +3,9 @@
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 from tqdm import tqdm
@@ -18,11 +16,12 @@ from ncelm.errors import NcelmError
 from ncelm.export import VectorFormat, export_vectors
 from ncelm.language_model import LanguageModel, WordScore
 from ncelm.recipes import RECIPES, recipe
+from ncelm.text import read_lines
 from ncelm.training import Progress, TrainConfig, train
 
 Json = Annotated[bool, arg(help="Answer in JSON, for programs.")]
 Threads = Annotated[int | None, arg(help="Threads to use; all cores by default. The result is the same to the bit.")]
-Run = Annotated[Path, Positional, arg(help="A folder that `ncelm train` has made.")]
+Run = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `ncelm train` has made.")]
 
 
 @dataclass(frozen=True)
@@ -51,16 +50,20 @@ class Prepare:
     lowercase: Annotated[bool, arg(help="Turn all words to lower case.")] = False
     min_count: Annotated[int, arg(help="Words seen less often in training become <unk>.")] = 1
     vocabulary_size: Annotated[
-        int | None, arg(help="Keep only the most frequent words, so many with <unk> and </s>; all by default.")
+        int | None,
+        arg(help="Keep only the most frequent words, so many with <unk> and </s>; all by default."),
     ] = None
     valid_sentences: Annotated[
-        int | None, arg(help="Set so many random sentences aside for validation (prose: 5 %%, at most 500, by default).")
+        int | None,
+        arg(help="Set so many random sentences aside for validation (prose: 5 %, at most 500, by default)."),
     ] = None
     test_sentences: Annotated[int | None, arg(help="The same for testing.")] = None
     seed: Annotated[int, arg(help="Decides which sentences are set aside.")] = 0
     punkt: Annotated[
         Literal["english", "train"],
-        arg(help="How to find sentences: NLTK's English model, which must be installed, or one trained on this text itself."),
+        arg(
+            help="How to find sentences: by NLTK's English model, which must be installed, or one trained on this text."
+        ),
     ] = "english"
     encoding: Annotated[str, arg(help="Of the text files.")] = "utf-8"
     workers: Annotated[int | None, arg(help="Processes to use; all cores by default.")] = None
@@ -119,7 +122,7 @@ class Train:
     power cut, goes on with --resume, to the same result.
     """
 
-    store: Annotated[Path, Positional, arg(help="A folder that `ncelm prepare` has made.")]
+    store: Annotated[Path, Positional, arg(metavar="STORE", help="A folder that `ncelm prepare` has made.")]
     out: Annotated[Path, arg(help="The run: a folder that does not exist yet, or with --resume one that may.")]
     recipe: Annotated[str, arg(metavar="{" + ",".join(RECIPES) + "}", help="Where the defaults come from.")] = "default"
     config: OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
@@ -172,11 +175,12 @@ class Evaluate:
     log Z is the logarithm of the sum of exp(score) over all words: near 0 if the model is self-normalised.
     """
 
-    run_folder: Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `ncelm train` has made.")]
+    run_folder: Run
     split: Annotated[str, arg(help="Part of the token store: test, valid or train.")] = "test"
     store: Annotated[Path | None, arg(help="The token store, if it is no longer where it was in training.")] = None
     file: Annotated[
-        Path | None, arg(help="Measure this text instead, one sentence a line (- for standard input), each by itself.")
+        Path | None,
+        arg(help="Measure this text instead, one sentence a line (- for standard input), each by itself."),
     ] = None
     encoding: Annotated[str, arg(help="Of --file.")] = "utf-8"
     threads: Threads = None
@@ -188,8 +192,7 @@ class Evaluate:
 
         lm = LanguageModel.load(self.run_folder, self.threads)
         if self.file is not None:
-            with _lines(self.file, self.encoding) as lines:
-                result = lm.evaluate(lines)
+            result = lm.evaluate(read_lines(self.file, self.encoding))
             what = str(self.file)
         else:
             store = TokenStore.open(self.store or Path(lm.description["store"]["path"]))
@@ -200,8 +203,8 @@ class Evaluate:
             return
         kind = "perplexity given both sides" if lm.two_sided else "perplexity"
         print(
-            f"{what}: {kind} {result.perplexity:.2f} over {result.tokens:,} tokens ({result.sentences:,} sentence ends and "
-            f"{result.unknown:,} unknown words among them), log Z {result.log_z_mean:+.3f} ± {result.log_z_std:.3f}"
+            f"{what}: {kind} {result.perplexity:.2f} over {result.tokens:,} tokens ({result.sentences:,} sentence ends "
+            f"and {result.unknown:,} unknown words among them), log Z {result.log_z_mean:+.3f} ± {result.log_z_std:.3f}"
         )
 
 
@@ -212,8 +215,10 @@ class Score:
     Lines are split into words as the training text was. One answer for each line, empty lines too.
     """
 
-    run_folder: Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `ncelm train` has made.")]
-    file: Annotated[Path, Positional, arg(help="Text, one sentence a line; standard input by default.")] = Path("-")
+    run_folder: Run
+    file: Annotated[
+        Path, Positional, arg(metavar="FILE", help="Text, one sentence a line; standard input by default.")
+    ] = Path("-")
     per_word: Annotated[bool, arg(help="Each word with its log-probability; unknown words are marked.")] = False
     end: Annotated[bool, arg(help="Count the end of the sentence as a word, as KenLM does.")] = True
     encoding: Annotated[str, arg(help="Of the text.")] = "utf-8"
@@ -229,9 +234,9 @@ class Score:
                 "sentence probabilities",
                 file=sys.stderr,
             )
-        with _lines(self.file, self.encoding) as lines:
-            for words in lm.full_scores_of(lines, self.end):
-                print(self._line(words))
+        lines = read_lines(self.file, self.encoding, keep_blank=True)
+        for words in lm.full_scores_of(lines, self.end):
+            print(self._line(words))
 
     def _line(self, words: list[WordScore]) -> str:
         total = sum(word.log_probability for word in words)
@@ -254,11 +259,12 @@ class Score:
 class Neighbors:
     """Show the words whose vectors are nearest to a word's, by the cosine of the angle."""
 
-    run_folder: Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `ncelm train` has made.")]
+    run_folder: Run
     words: Annotated[tuple[str, ...], Positional, arg(metavar="WORD…")]
     count: Annotated[int, arg(help="How many to show.")] = 10
     table: Annotated[
-        Literal["context", "target"], arg(help="Vectors of words as context (r_w) or as predicted words (q_w).")
+        Literal["context", "target"],
+        arg(help="Vectors of words as context (r_w) or as predicted words (q_w)."),
     ] = "context"
     json: Json = False
 
@@ -269,9 +275,7 @@ class Neighbors:
         lm = LanguageModel.load(self.run_folder)
         found = {word: lm.neighbors(word, self.count, self.table) for word in self.words}
         if self.json:
-            _print_json(
-                {word: [{"word": w, "cosine": c} for w, c in nearest] for word, nearest in found.items()}
-            )
+            _print_json({word: [{"word": w, "cosine": c} for w, c in nearest] for word, nearest in found.items()})
             return
         for word, nearest in found.items():
             print(f"{word}: " + ", ".join(f"{other} {cosine:.2f}" for other, cosine in nearest))
@@ -281,13 +285,14 @@ class Neighbors:
 class Export:
     """Write the word vectors to a file that other tools read, such as gensim's KeyedVectors."""
 
-    run_folder: Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `ncelm train` has made.")]
-    file: Annotated[Path, Positional, arg(help="The file to write; it must not exist.")]
+    run_folder: Run
+    file: Annotated[Path, Positional, arg(metavar="FILE", help="The file to write; it must not exist.")]
     to: Annotated[
         VectorFormat, arg(help="word2vec's text or binary form, or GloVe's (text without the first line).")
     ] = "word2vec"
     table: Annotated[
-        Literal["context", "target"], arg(help="Vectors of words as context (r_w) or as predicted words (q_w).")
+        Literal["context", "target"],
+        arg(help="Vectors of words as context (r_w) or as predicted words (q_w)."),
     ] = "context"
     json: Json = False
 
@@ -308,8 +313,8 @@ class Demo:
     maximum likelihood.
     """
 
-    out: Annotated[Path, arg(help="Where the store, both runs and the plot go: a folder that does not exist yet.")] = Path(
-        "demo"
+    out: Annotated[Path, arg(help="Where the store, both runs and the plot go: a folder that does not exist yet.")] = (
+        Path("demo")
     )
     threads: Threads = None
     json: Json = False
@@ -341,6 +346,8 @@ Command = (
 def main(arguments: list[str] | None = None) -> int:
     """The command line: 0 if all went well, 2 for a user's mistake, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if not arguments:
+        arguments = ["--help"]
     if arguments in (["--version"], ["-V"]):
         print(f"ncelm {__version__}")
         return 0
@@ -369,7 +376,9 @@ def _parse(arguments: list[str]) -> Any:
     name = _recipe_named(arguments)
     if arguments[:1] == ["train"] and name is not None:
         Train.__dataclass_fields__["config"].default_factory = lambda: recipe(name)
-    return tyro.cli(command, prog="ncelm", args=arguments, description=_DESCRIPTION)
+    return tyro.cli(
+        command, prog="ncelm", args=arguments, description=_DESCRIPTION, config=(tyro.conf.FlagCreatePairsOff,)
+    )
 
 
 def _recipe_named(arguments: list[str]) -> str | None:
@@ -417,11 +426,3 @@ def _metrics(run_folder: Path) -> list[dict[str, Any]]:
     from ncelm.run import METRICS, Metrics
 
     return Metrics(run_folder / METRICS).read()
-
-
-@contextmanager
-def _lines(file: Path, encoding: str) -> Iterator[Iterator[str]]:
-    """The lines of a file or of standard input, with nothing skipped."""
-    from ncelm.text import read_lines
-
-    yield read_lines(file, encoding, keep_empty=True)

@@ -26,7 +26,8 @@ import numpy.typing as npt
 from ncelm import __version__
 from ncelm.errors import NcelmError
 from ncelm.files import read_json, write_json
-from ncelm.text import SentenceSplitter, TextSettings, Tokenizer
+from ncelm.sentences import SentenceSplitter
+from ncelm.text import TextSettings, Tokenizer
 from ncelm.vocabulary import Vocabulary
 
 Boundary = Literal["stream", "sentence"]
@@ -96,9 +97,7 @@ class TokenStore:
             for name in SPLITS
             if name in described
         }
-        _require(
-            int(vocabulary.counts.sum()) == splits["train"].tokens, path, "the counts in vocab.txt are wrong"
-        )
+        _require(int(vocabulary.counts.sum()) == splits["train"].tokens, path, "the counts in vocab.txt are wrong")
         return cls(
             path=path,
             boundary=about["boundary"],
@@ -255,11 +254,7 @@ def _require(holds: bool, path: Path, fault: str) -> None:
 def _open_split(
     path: Path, name: str, described: object, dtype: np.dtype[np.unsignedinteger], vocabulary_size: int
 ) -> Split:
-    numbers = (
-        [described.get(key) for key in ("tokens", "sentences", "unknown")]
-        if isinstance(described, dict)
-        else []
-    )
+    numbers = [described.get(key) for key in ("tokens", "sentences", "unknown")] if isinstance(described, dict) else []
     _require(bool(numbers) and all(type(number) is int for number in numbers), path, f"no sizes of {name}")
     tokens, sentences, unknown = (number for number in numbers if number is not None)
     _require(0 < sentences <= tokens and 0 <= unknown <= tokens, path, f"impossible sizes of {name}")

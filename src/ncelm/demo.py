@@ -81,9 +81,7 @@ def _documentation() -> Iterator[str]:
             continue  # templates, and sources in odd encodings
         if parts[0] == "pydoc_data":
             yield from (
-                node.value
-                for node in ast.walk(tree)
-                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+                node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
             )
             continue
         for node in ast.walk(tree):
@@ -151,7 +149,12 @@ def plot(folder: Path, results: dict[str, dict[str, Any]], say: Callable[[str], 
     for name, r in results.items():
         seconds, perplexity = np.array(r["curve"]).T
         axes.plot(seconds, perplexity, marker="o", label=name)
-    axes.set(xscale="log", xlabel="seconds of training", ylabel="validation perplexity", title="NCE and maximum likelihood")
+    axes.set(
+        xscale="log",
+        xlabel="seconds of training",
+        ylabel="validation perplexity",
+        title="NCE and maximum likelihood",
+    )
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(folder / "plot.png", dpi=120)

@@ -17,9 +17,7 @@ MOST_PLANNED = 16  # … and a group is at most so many, so that Ctrl-C is answe
 
 def corpus_view(split: Split, store: TokenStore, context: int) -> kernels.Corpus:
     """What the kernels need to know of a split."""
-    return kernels.Corpus(
-        split.ids, context, store.boundary == "sentence", store.vocabulary.end_id, store.pad_id
-    )
+    return kernels.Corpus(split.ids, context, store.boundary == "sentence", store.vocabulary.end_id, store.pad_id)
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,9 @@ class Sizes:
         coefficients = 4 * self.batch * (self.vocabulary if self.exact else self.samples)
         partial = 4 * self.group_blocks * int(np.prod(self.matrix_shape))
         # parameters twice: a checkpoint is put together in memory before it is written
-        return parameters * (4 if self.adagrad else 2) + vectors + coefficients + partial + self.planned * self.plan_bytes
+        return (
+            parameters * (4 if self.adagrad else 2) + vectors + coefficients + partial + self.planned * self.plan_bytes
+        )
 
 
 class Engine:
@@ -108,9 +108,7 @@ class Engine:
     def run(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray) -> np.ndarray:
         """Train on the minibatches step, step + 1, … of an epoch, one for each rate; return the loss of each."""
         steps = len(table_rates)
-        rates = kernels.Rates(
-            table_rates.astype(np.float32), matrix_rates.astype(np.float32), np.float32(self.penalty)
-        )
+        rates = kernels.Rates(table_rates.astype(np.float32), matrix_rates.astype(np.float32), np.float32(self.penalty))
         self.work.losses[:] = 0.0
         self.team.run(
             self.kernel,

@@ -16,7 +16,7 @@ CHUNK = 1 << 20  # words evaluated in one go: memory does not grow with the text
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well a model predicts a text. The perplexity is explicitly normalised, unknown words and line ends included."""
+    """How well a model predicts a text: explicitly normalised, unknown words and sentence ends included."""
 
     perplexity: float
     tokens: int
@@ -60,7 +60,9 @@ class Tally:
         )
 
 
-def score_ids(model: LogBilinear, corpus: kernels.Corpus, first: int, last: int, team: Team) -> tuple[np.ndarray, np.ndarray]:
+def score_ids(
+    model: LogBilinear, corpus: kernels.Corpus, first: int, last: int, team: Team
+) -> tuple[np.ndarray, np.ndarray]:
     """s(w, h) and log Z(h), each (last - first,), of the words at positions first..last."""
     scores, log_z = np.empty(last - first, np.float32), np.empty(last - first, np.float64)
     team.run(kernels.score_positions, 1, corpus, model.parameters(), first, last, scores, log_z)

@@ -40,11 +40,11 @@ ML_EXAMPLE_BLOCK = 125
 
 
 @intrinsic
-def _fetch_add(typing_context, array, index, value):  # type: ignore[no-untyped-def]  # noqa: ANN
+def _fetch_add(typing_context, array, index, value):
     """Add to array[index] (int64) as one indivisible step and return what was there before."""
     signature = types.int64(array, types.int64, types.int64)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         pointer = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         return builder.atomic_rmw("add", builder.gep(pointer, [arguments[1]]), arguments[2], "seq_cst")
 
@@ -52,11 +52,11 @@ def _fetch_add(typing_context, array, index, value):  # type: ignore[no-untyped-
 
 
 @intrinsic
-def _load(typing_context, array, index):  # type: ignore[no-untyped-def]
+def _load(typing_context, array, index):
     """Read array[index] (int64) as other threads see it."""
     signature = types.int64(array, types.int64)
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         pointer = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         return builder.load_atomic(builder.gep(pointer, [arguments[1]]), "acquire", 8)
 
@@ -64,10 +64,10 @@ def _load(typing_context, array, index):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def _as_float32(typing_context, bits):  # type: ignore[no-untyped-def]
+def _as_float32(typing_context, bits):
     """The float32 that has these bits."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def generate(context, builder, signature, arguments):
         return builder.bitcast(arguments[0], ir.FloatType())
 
     return types.float32(types.int32), generate
@@ -75,9 +75,7 @@ def _as_float32(typing_context, bits):  # type: ignore[no-untyped-def]
 
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
-SYNC_STRIDE = (
-    16  # int64s from one phase's counters to the next: items and arrivals on cache lines of their own
-)
+SYNC_STRIDE = 16  # int64s from one phase's counters to the next: items and arrivals on cache lines of their own
 
 
 @inlined
@@ -172,9 +170,7 @@ def exp32(x):
     """exp(x) in float32, relative error below 2e-6 for |x| < 30, without a branch, so that LLVM can vectorise it."""
     x = min(max(x, np.float32(-87.0)), np.float32(88.0))
     t = x * np.float32(1.4426950408889634)
-    n = np.int32(t + np.float32(128.5)) - np.int32(
-        128
-    )  # round to nearest; the sum is positive, so truncation floors
+    n = np.int32(t + np.float32(128.5)) - np.int32(128)  # round to nearest; the sum is positive, so truncation floors
     f = t - np.float32(n)  # in [-1/2, 1/2]: 2^t = 2^n 2^f
     p = np.float32(1.5353362e-4)
     p = p * f + np.float32(1.3398874e-3)
@@ -421,7 +417,7 @@ class Rates(NamedTuple):
 
     table: np.ndarray  # (G,) float32: word vectors and biases
     matrix: np.ndarray  # (G,) float32: context matrices
-    penalty: float  # λ: λ·row is taken from the gradient of each touched row
+    penalty: np.float32  # λ: λ·row is taken from the gradient of each touched row
 
 
 @inlined
@@ -486,9 +482,7 @@ def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, s
         first = block * GROUP_BLOCK
         last = min(first + GROUP_BLOCK, plan.position_groups[row, i])
         if first < last:
-            summed = np.zeros(
-                (last - first, gradient.size), np.float32
-            )  # Σ dJ/dq̂ over examples with that word
+            summed = np.zeros((last - first, gradient.size), np.float32)  # Σ dJ/dq̂ over examples with that word
             for u in range(first, last):
                 out = summed[u - first]
                 for p in range(plan.position_offsets[row, i, u], plan.position_offsets[row, i, u + 1]):
@@ -515,9 +509,7 @@ def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, s
             if shared:
                 work.context_gradients[g] = gradient
             else:
-                _update(
-                    vector, _row(squares.context_vectors, word), gradient, rates.table[row], rates.penalty
-                )
+                _update(vector, _row(squares.context_vectors, word), gradient, rates.table[row], rates.penalty)
 
 
 @compiled
@@ -583,9 +575,7 @@ def nce_coefficients(scores, log_k_noise, coefficients):
     `scores` is s(w, h) and log_k_noise is log(k·Pn(w)); P(D=1|w) = σ(s − log k·Pn).
     """
     for j in range(scores.size):
-        coefficients[j] = np.float32(1.0) / (
-            np.float32(1.0) + exp32(log_k_noise[j] - scores[j])
-        )  # P(D=1|w), Eq. 7
+        coefficients[j] = np.float32(1.0) / (np.float32(1.0) + exp32(log_k_noise[j] - scores[j]))  # P(D=1|w), Eq. 7
     # log of a product of probabilities instead of a sum of logs: one log an example, not k + 1
     product = max(np.float64(coefficients[0]), 1e-38)
     objective = 0.0
@@ -674,9 +664,7 @@ def nce_steps(
     while row < steps:
         first = first_example + row * batch
         size = min(batch, corpus.ids.size - first)
-        _plan_minibatch(
-            corpus, noise, seed, epoch, first_step + row, first, size, row, plan, diagonal, scratch, spare
-        )
+        _plan_minibatch(corpus, noise, seed, epoch, first_step + row, first, size, row, plan, diagonal, scratch, spare)
         row = _take_item(sync, 0)
     _wait_for_all(sync, 0, threads)
 
@@ -814,7 +802,11 @@ def _ml_targets(item, row, plan, theta, squares, work, rates, shared, part):
             work.target_gradients[w] = part[w - v0]
         else:
             _update(
-                theta.target_vectors[w], _row(squares.target_vectors, w), part[w - v0], rates.table[row], rates.penalty
+                theta.target_vectors[w],
+                _row(squares.target_vectors, w),
+                part[w - v0],
+                rates.table[row],
+                rates.penalty,
             )
 
 
@@ -839,15 +831,16 @@ def ml_steps(
     diagonal = matrices.ndim == 2
     scratch = np.full(theta.context_vectors.shape[0], -1, np.int32)
     spare = np.empty(plan.context_order.shape[1], np.int32)
-    gradient, part = np.empty(d, np.float32), np.empty((max(VOCABULARY_BLOCK, ML_EXAMPLE_BLOCK), d), np.float32)
+    gradient, part = (
+        np.empty(d, np.float32),
+        np.empty((max(VOCABULARY_BLOCK, ML_EXAMPLE_BLOCK), d), np.float32),
+    )
 
     row = _take_item(sync, 0)
     while row < steps:
         first = first_example + row * batch
         size = min(batch, corpus.ids.size - first)
-        _plan_minibatch(
-            corpus, noise, seed, epoch, first_step + row, first, size, row, plan, diagonal, scratch, spare
-        )
+        _plan_minibatch(corpus, noise, seed, epoch, first_step + row, first, size, row, plan, diagonal, scratch, spare)
         row = _take_item(sync, 0)
     _wait_for_all(sync, 0, threads)
 
@@ -948,7 +941,13 @@ def score_positions(thread, threads, sync, corpus, theta, first, last, scores, l
         n = min(SCORE_BLOCK, last - start)
         for e in range(n):
             fill_contexts(
-                corpus.ids, start + e, corpus.before, corpus.within_sentence, corpus.end_id, corpus.pad_id, contexts[e]
+                corpus.ids,
+                start + e,
+                corpus.before,
+                corpus.within_sentence,
+                corpus.end_id,
+                corpus.pad_id,
+                contexts[e],
             )
         predict_contexts(theta, contexts[:n], predicted[:n])
         largest[:] = -np.inf

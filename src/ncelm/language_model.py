@@ -1,7 +1,7 @@
 """A trained model with its vocabulary: what `ncelm.load` gives. The verbs are those KenLM's users know.
 
-All log-probabilities are natural logarithms, exactly normalised. An unknown word is scored as `<unk>` and marked; the end
-of the sentence counts as a word, as in KenLM, unless `end=False`.
+All log-probabilities are natural logarithms, exactly normalised. An unknown word is scored as `<unk>` and marked; the
+end of the sentence counts as a word, as in KenLM, unless `end=False`.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -108,8 +108,8 @@ class LanguageModel:
         """Perplexity on a split of a token store, which must have the vocabulary this model was trained with."""
         if store.vocabulary.digest != self.vocabulary.digest:
             raise NcelmError(
-                f"{store.path} has another vocabulary than the model: their perplexities cannot be compared; prepare the "
-                "text with the model's own store or score the text itself with --file"
+                f"{store.path} has another vocabulary than the model, so its ids mean other words: give the store that "
+                "the model was trained on, or the text itself with --file"
             )
         with Team(self.threads) as team:
             return evaluate_split(self.model, store, name, team)
@@ -117,7 +117,7 @@ class LanguageModel:
     def _scored_batches(
         self, sentences: Iterable[Sentence]
     ) -> Iterator[tuple[list[list[str]], np.ndarray, np.ndarray, np.ndarray]]:
-        """Batches of sentences as words, with id, s(w, h) and log Z(h) of every word and sentence end, one after another."""
+        """Batches of sentences, with id, s(w, h) and log Z(h) of every word and sentence end, one after another."""
         iterator = iter(sentences)
         with Team(self.threads) as team:
             while batch := [self._words(sentence) for sentence in islice(iterator, BATCH_SENTENCES)]:
@@ -128,10 +128,8 @@ class LanguageModel:
         return self.text.words(sentence) if isinstance(sentence, str) else list(sentence)
 
     def _encode(self, words: list[str]) -> np.ndarray:
-        """Ids of the words and of the sentence end; an end-of-sentence word inside the sentence is none we know."""
-        ids = self.vocabulary.encode(words)
-        ids[ids == self.vocabulary.end_id] = self.vocabulary.unknown_id
-        return np.append(ids, self.vocabulary.end_id).astype(np.uint32)
+        """Ids of the words and of the sentence end."""
+        return np.append(self.vocabulary.encode(words), self.vocabulary.end_id).astype(np.uint32)
 
     def _alone(self, ids: np.ndarray) -> kernels.Corpus:
         """Each sentence by itself: contexts end at its ends, and outside is padding, as at the start of a text."""

@@ -123,9 +123,7 @@ def eq15_speedup(context: int, dim: int, vocabulary: int, k: int, diagonal: bool
     return (predict + vocabulary) / (predict + k)
 
 
-def parameter_gradients(
-    parameters: dict[str, Array], contexts: Array, score_gradients: Array
-) -> dict[str, Array]:
+def parameter_gradients(parameters: dict[str, Array], contexts: Array, score_gradients: Array) -> dict[str, Array]:
     """The chain rule from dJ/ds, (B, V), through Eq. 2 and 3 to every parameter, summed over the minibatch.
 
     `parameters` has context_vectors (V + 1, d), target_vectors (V, d), biases (V,) and matrices (c, d, d) or (c, d);

@@ -38,7 +38,7 @@ def read_config(run: Path) -> dict[str, Any]:
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
-    """Write arrays and a JSON header as one safetensors file, whole or not at all, the same bytes for the same content."""
+    """Write arrays and a JSON header as one safetensors file, whole or not at all: same content, same bytes."""
     # one metadata field only: safetensors keeps several in no fixed order
     content = save_safetensors(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},

@@ -1,7 +1,7 @@
 """Raw text to sentences to words. Nothing here knows word ids.
 
 Two kinds of text come in: pre-tokenised files, one sentence a line (`read_lines`), and prose, whose
-paragraphs end at blank lines (`read_prose`) and are cut into sentences by Punkt (`SentenceSplitter`).
+paragraphs end at blank lines (`read_prose`); `sentences` cuts those into sentences.
 Files are streamed: whatever their size, and however odd, only a bounded piece of them is in memory.
 """
 
@@ -10,26 +10,25 @@ import functools
 import gzip
 import io
 import re
+import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, cast
 
 from ncelm.errors import NcelmError
-from ncelm.files import read_json, write_json
+from ncelm.sentences import BLANK_LINE
 
 MAX_SENTENCE_WORDS = 1_000_000
 MAX_LINE_CHARACTERS = 16_000_000  # a str takes up to 4 bytes a character: 64 MB
 BLOCK_BYTES = 1 << 20
+STANDARD_INPUT = Path("-")
 MAX_PARAGRAPH_CHARACTERS = 4 << 20
-PIECE_CHARACTERS = 20_000  # Punkt's time grows with the square of the length on text such as ". . . . ."
-PUNKT_TRAINING_CHARACTERS = 5_000_000  # about a million words: half a minute, and Punkt needs no more
 
 # Encodings in which the bytes 10 and 13 are always line ends, so that a file can be cut at them unread.
 _CUTTABLE = re.compile(r"utf-8|ascii|iso8859-\d+|cp125\d|koi8-[a-z]")
-_BLANK_LINE = re.compile(r"\n\s*\n")
 
 Tokenizer = Literal["whitespace", "treebank"]
 OnBytes = Callable[[int], None]
@@ -89,10 +88,12 @@ def read_lines(
     start: int = 0,
     stop: int | None = None,
     on_bytes: OnBytes | None = None,
+    keep_blank: bool = False,
 ) -> Iterator[str]:
-    r"""Yield the lines of a text file that are not blank, without their line ends.
+    r"""Yield the lines of a text file without their line ends; blank ones only if `keep_blank`.
 
-    Lines end at \n, \r\n or \r and at nothing else; a byte order mark is skipped; `.gz` is unpacked.
+    Lines end at \n, \r\n or \r and at nothing else; a byte order mark is skipped; `.gz` is unpacked; the path
+    "-" is standard input.
     `start` and `stop` read only the bytes between them (see `byte_ranges`); `on_bytes` hears how many bytes
     each read took from the disk.
     """
@@ -111,11 +112,11 @@ def read_lines(
         rest = lines.pop()
         for line in lines:
             number += 1
-            if line and not line.isspace():
+            if keep_blank or (line and not line.isspace()):
                 yield checked(line)
         if len(rest) > MAX_LINE_CHARACTERS:
             raise _endless(path, _line(path, start, number + 1), f"{MAX_LINE_CHARACTERS:,} characters")
-    if rest and not rest.isspace():
+    if rest and (keep_blank or not rest.isspace()):
         number += 1
         yield checked(rest)
 
@@ -136,7 +137,7 @@ def read_prose(
     rest = ""
     for text in _decoded(Path(path), encoding, start, stop, on_bytes):
         rest += text.replace("\x1a", " ")  # Ctrl-Z, DOS's end-of-file mark, is no word
-        cut = max((blank.end() for blank in _BLANK_LINE.finditer(rest)), default=0)
+        cut = max((blank.end() for blank in BLANK_LINE.finditer(rest)), default=0)
         if not cut and len(rest) > MAX_PARAGRAPH_CHARACTERS:
             cut = max(rest.rfind("\n"), rest.rfind(" ")) + 1 or len(rest)
         if cut:
@@ -146,9 +147,7 @@ def read_prose(
         yield rest
 
 
-def byte_ranges(
-    path: Path | str, encoding: str, size: int, *, at_blank_lines: bool
-) -> list[tuple[int, int | None]]:
+def byte_ranges(path: Path | str, encoding: str, size: int, *, at_blank_lines: bool) -> list[tuple[int, int | None]]:
     """Cut a large file into (start, stop) ranges of about `size` bytes that can be read independently.
 
     Ranges end at line ends, or at blank lines for prose. A file that is packed, or in an encoding whose
@@ -187,9 +186,7 @@ def _codec(encoding: str) -> str:
         "".encode(encoding)  # refuses what is a codec but not for text, such as "hex"
         return codecs.lookup(encoding).name
     except (LookupError, ValueError):
-        raise NcelmError(
-            f"there is no text encoding {encoding!r}: try utf-8, latin-1, cp1252 or utf-16"
-        ) from None
+        raise NcelmError(f"there is no text encoding {encoding!r}: try utf-8, latin-1, cp1252 or utf-16") from None
 
 
 @contextmanager
@@ -209,9 +206,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _decoded(
-    path: Path, encoding: str, start: int, stop: int | None, on_bytes: OnBytes | None
-) -> Iterator[str]:
+def _decoded(path: Path, encoding: str, start: int, stop: int | None, on_bytes: OnBytes | None) -> Iterator[str]:
     r"""Yield a file's text in blocks, with every line end made \n, or say why it is not text."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(_codec(encoding))(), translate=True)
     lines = 0
@@ -233,6 +228,12 @@ def _decoded(
 
 def _blocks(path: Path, start: int, stop: int | None, on_bytes: OnBytes | None) -> Iterator[bytes]:
     """Yield a file's bytes in blocks, then one empty block."""
+    if path == STANDARD_INPUT:
+        stdin = cast(io.BufferedReader, sys.stdin.buffer)
+        while block := stdin.read1(BLOCK_BYTES):  # what is there now: answers need not wait for more
+            yield block
+        yield b""
+        return
     with _reading(path), path.open("rb") as disk:
         disk.seek(start)
         file: IO[bytes] = gzip.GzipFile(fileobj=disk) if path.suffix == ".gz" else disk  # type: ignore[assignment]
@@ -287,119 +288,3 @@ def _undecodable(path: Path, encoding: str, start: int, lines: int, error: Unico
     if _codec(encoding) == "utf-8":
         return NcelmError(f"{path} is not UTF-8 ({byte}): convert it or pass --encoding latin-1")
     return NcelmError(f"{path} is not {encoding} ({byte}): convert it or pass the right --encoding")
-
-
-# ---------------------------------------------------------------------------------------------------------
-# Sentences
-
-
-class SentenceSplitter:
-    """Prose to sentences, by Punkt (Kiss & Strunk 2006): unsupervised, for texts in European languages."""
-
-    def __init__(self, parameters: Any) -> None:
-        """Take NLTK's `PunktParameters`; users call `english`, `train` or `load`."""
-        from nltk.tokenize.punkt import PunktSentenceTokenizer
-
-        self._parameters = parameters
-        # Punkt looks up every word it meets; a defaultdict would remember each of them for good.
-        parameters.ortho_context = _ZeroIfMissing(parameters.ortho_context)
-        self._tokenizer = PunktSentenceTokenizer(parameters)
-
-    @classmethod
-    def english(cls) -> "SentenceSplitter":
-        """Return NLTK's ready model for English, which must have been downloaded once."""
-        from nltk.tokenize.punkt import PunktTokenizer
-
-        try:
-            return cls(PunktTokenizer("english")._params)
-        except (LookupError, OSError):
-            raise NcelmError(
-                "NLTK's English sentence model is not installed: run `python -m nltk.downloader punkt_tab`, "
-                "or pass --punkt train to learn the sentence ends from your own text, without a download"
-            ) from None
-
-    @classmethod
-    def train(cls, chunks: Iterable[str]) -> "SentenceSplitter":
-        """Learn abbreviations and sentence starters from the text itself (its first 5 million characters)."""
-        from nltk.tokenize.punkt import PunktTrainer
-
-        trainer = PunktTrainer()
-        left = PUNKT_TRAINING_CHARACTERS
-        for chunk in chunks:
-            # The trainer runs an expression over each line, under a time limit: no line may be endless.
-            lines = (piece for line in chunk[:left].split("\n") for piece in _pieces(line) or [""])
-            trainer.train("\n".join(lines), finalize=False)
-            left -= len(chunk)
-            if left <= 0:
-                break
-        return cls(trainer.get_params())
-
-    def sentences(self, text: str) -> list[str]:
-        """Return the sentences of some paragraphs; a blank line always ends a sentence, a line end never."""
-        return [sentence for paragraph in _BLANK_LINE.split(text) for sentence in self._paragraph(paragraph)]
-
-    def _paragraph(self, text: str) -> list[str]:
-        """Return the sentences of one paragraph, handing it to Punkt in pieces of bounded length."""
-        found: list[str] = []
-        for piece in _pieces(" ".join(text.split())):
-            # The last sentence of the former piece was cut short, unless it is a piece by itself.
-            if found and len(found[-1]) < PIECE_CHARACTERS:
-                piece = f"{found.pop()} {piece}"
-            found += self._tokenizer.tokenize(piece)
-        return found
-
-    def save(self, folder: Path) -> None:
-        """Write the model into `folder`, as punkt.json."""
-        parameters = self._parameters
-        content = {
-            "format": "ncelm-punkt",
-            "version": 1,
-            "abbreviations": sorted(parameters.abbrev_types),
-            "collocations": sorted(map(list, parameters.collocations)),
-            "sentence_starters": sorted(parameters.sent_starters),
-            "orthographic_contexts": dict(sorted(parameters.ortho_context.items())),
-        }
-        write_json(folder / "punkt.json", content)
-
-    @classmethod
-    def load(cls, folder: Path) -> "SentenceSplitter":
-        """Read what `save` wrote."""
-        from nltk.tokenize.punkt import PunktParameters
-
-        content = read_json(folder / "punkt.json", "sentence model", "ncelm-punkt", 1)
-        parameters = PunktParameters()
-        try:
-            parameters.abbrev_types = {_string(word) for word in content["abbreviations"]}
-            parameters.collocations = {(_string(a), _string(b)) for a, b in content["collocations"]}
-            parameters.sent_starters = {_string(word) for word in content["sentence_starters"]}
-            parameters.ortho_context = {
-                w: int(flags) for w, flags in content["orthographic_contexts"].items()
-            }
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise NcelmError(f"{folder / 'punkt.json'} is damaged: prepare the store anew") from None
-        return cls(parameters)
-
-
-class _ZeroIfMissing(dict[str, int]):
-    def __missing__(self, key: str) -> int:
-        return 0
-
-
-def _string(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError
-    return value
-
-
-def _pieces(text: str) -> list[str]:
-    """Cut a text at blanks into pieces of at most PIECE_CHARACTERS."""
-    pieces = []
-    start = 0
-    while len(text) - start > PIECE_CHARACTERS:
-        blank = text.rfind(" ", start + 1, start + PIECE_CHARACTERS)
-        stop = (
-            blank if blank > 0 else start + PIECE_CHARACTERS
-        )  # a word that long is no word: cut it anywhere
-        pieces.append(text[start:stop])
-        start = stop + (blank > 0)
-    return [*pieces, text[start:]] if start < len(text) else pieces

@@ -149,8 +149,8 @@ def train(
 ) -> dict[str, Any]:
     """Train a model on a token store and leave everything in the folder `out`; return the last line of its metrics.
 
-    Parameters and model shape come from `config` (see `recipes`) with `changes` on top: train(…, dim=50). With `resume`
-    a run that was stopped goes on from its last checkpoint to the same result, bit for bit; if there is none, it starts.
+    Options come from `config` (see `recipes`) with `changes` on top: train(…, dim=50). With `resume` a run that was
+    stopped goes on from its last checkpoint to the same result, bit for bit; if there is none, it starts.
     Ctrl-C writes a checkpoint before KeyboardInterrupt is raised.
     """
     store = store if isinstance(store, TokenStore) else TokenStore.open(Path(store))
@@ -329,7 +329,12 @@ class _Training:
             }
             best = self._judge(valid.perplexity)
         record["best_epoch"] = state.best_epoch if not best else state.epoch + 1
-        state.epoch, state.step, state.loss_sum, state.seconds_at_epoch = state.epoch + 1, 0, 0.0, state.seconds
+        state.epoch, state.step, state.loss_sum, state.seconds_at_epoch = (
+            state.epoch + 1,
+            0,
+            0.0,
+            state.seconds,
+        )
         if best:
             state.best_epoch = state.epoch
             run.write_arrays(self.out / run.MODEL, self.model.arrays(), {"kind": "log-bilinear"})
@@ -347,9 +352,9 @@ class _Training:
         if not math.isfinite(perplexity) or perplexity > limit:
             self._diverged(f"validation perplexity is {perplexity:.6g}")
         enough = 1.0 - config.min_improvement
-        if state.last_perplexity is not None and perplexity > state.last_perplexity * enough:
-            if config.schedule == "halve":  # the paper's rule, section 4
-                state.rate /= 2.0
+        stuck = state.last_perplexity is not None and perplexity > state.last_perplexity * enough
+        if stuck and config.schedule == "halve":  # the paper's rule, section 4
+            state.rate /= 2.0
         improved = state.best_perplexity is None or perplexity < state.best_perplexity * enough
         state.without_improvement = 0 if improved else state.without_improvement + 1
         best = state.best_perplexity is None or perplexity < state.best_perplexity

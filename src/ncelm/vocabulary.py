@@ -159,6 +159,4 @@ def check_cut(min_count: int, max_size: int | None) -> None:
     if min_count < 1:
         raise NcelmError(f"--min-count is {min_count}: it must be at least 1")
     if max_size is not None and max_size < 4:
-        raise NcelmError(
-            f"--vocabulary-size is {max_size}: it must be at least 4, for <unk>, </s> and two words"
-        )
+        raise NcelmError(f"--vocabulary-size is {max_size}: it must be at least 4, for <unk>, </s> and two words")
