@@ -195,7 +195,7 @@ class Evaluate:
             result = lm.evaluate(read_lines(self.file, self.encoding))
             what = str(self.file)
         else:
-            store = TokenStore.open(self.store or Path(lm.description["store"]["path"]))
+            store = TokenStore.open(self.store or lm.store_path)
             result = lm.evaluate_split(store, self.split)
             what = self.split
         if self.json:
@@ -357,8 +357,8 @@ def main(arguments: list[str] | None = None) -> int:
         sys.stdout.flush()
     except NcelmError as error:
         return _fail(str(error))
-    except KeyboardInterrupt:
-        print("ncelm: stopped by Ctrl-C", file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        print(f"ncelm: {stop or 'stopped by Ctrl-C'}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -33,7 +33,7 @@ GROUP_BLOCK = 64  # unique words in one work item of the update phases
 VOCABULARY_BLOCK = (
     500  # words in one matrix product of exact normalisation: 250 x 500 floats fit the second-level cache
 )
-ML_EXAMPLE_BLOCK = 125
+ML_EXAMPLE_BLOCK = 250  # examples in one work item of maximum likelihood
 
 
 # -- atomic counters and the barrier -------------------------------------------------------------------------------
@@ -731,6 +731,24 @@ def _score_vocabulary(vectors, theta, first, last, out):
 
 
 @compiled
+def _exponentiate(scores, largest, total):
+    """Take the next block of scores into log Σ exp: `largest` so far, and `total` of exp(s − largest), for each row.
+
+    The scores are replaced by exp(s − largest).
+    """
+    for e in range(scores.shape[0]):
+        shift = largest[e]
+        for j in range(scores.shape[1]):
+            shift = max(shift, scores[e, j])
+        block_total = np.float32(0.0)
+        for j in range(scores.shape[1]):
+            scores[e, j] = exp32(scores[e, j] - shift)
+            block_total += scores[e, j]
+        total[e] = total[e] * np.exp(np.float64(largest[e]) - np.float64(shift)) + block_total
+        largest[e] = shift
+
+
+@compiled
 def _ml_examples(matrices, item, row, plan, theta, work, part):
     """Maximum likelihood: 1[w = target] − P(w|h) (Eq. 4) of a block of examples for all words, and dJ/dq̂.
 
@@ -739,42 +757,37 @@ def _ml_examples(matrices, item, row, plan, theta, work, part):
     """
     size, vocabulary = plan.sizes[row], theta.biases.size
     first, last = item * ML_EXAMPLE_BLOCK, min((item + 1) * ML_EXAMPLE_BLOCK, size)
-    n = last - first
-    largest = np.full(n, -np.inf, np.float32)
-    total = np.zeros(n, np.float64)
+    n, blocks = last - first, (vocabulary + VOCABULARY_BLOCK - 1) // VOCABULARY_BLOCK
+    largest, total = np.full(n, -np.inf, np.float32), np.zeros(n, np.float64)
+    shifts = np.empty((blocks, n), np.float32)  # a block's exponentials are kept as exp(s - shift)
     objective = 0.0
     for e in range(first, last):
         _predict(matrices, e, row, plan, theta, work)
     vectors = work.predicted[first:last]
-    for v0 in range(0, vocabulary, VOCABULARY_BLOCK):
-        v1 = min(v0 + VOCABULARY_BLOCK, vocabulary)
+    for block in range(blocks):
+        v0, v1 = block * VOCABULARY_BLOCK, min((block + 1) * VOCABULARY_BLOCK, vocabulary)
         scores = work.coefficients[v0 * size : v1 * size].reshape(size, v1 - v0)[first:last]
         _score_vocabulary(vectors, theta, v0, v1, scores)
         for e in range(n):
             target = plan.words[row, first + e, 0]
             if v0 <= target < v1:
                 objective += scores[e, target - v0]
-            before = largest[e]
-            for j in range(v1 - v0):
-                largest[e] = max(largest[e], scores[e, j])
-            total[e] *= np.exp(np.float64(before) - np.float64(largest[e]))
-            shift, block_total = largest[e], np.float32(0.0)
-            for j in range(v1 - v0):
-                block_total += exp32(scores[e, j] - shift)
-            total[e] += block_total
+        _exponentiate(scores, largest, total)
+        shifts[block] = largest
     for e in range(n):
         log_z = np.float64(largest[e]) + np.log(total[e])
         objective -= log_z
-        largest[e] = log_z
+        for block in range(blocks):
+            shifts[block, e] = -np.exp(np.float64(shifts[block, e]) - log_z)  # from here on: −exp(shift) / Z
     gradients = work.gradients[first:last]
     gradients[:] = np.float32(0.0)
-    for v0 in range(0, vocabulary, VOCABULARY_BLOCK):
-        v1 = min(v0 + VOCABULARY_BLOCK, vocabulary)
+    for block in range(blocks):
+        v0, v1 = block * VOCABULARY_BLOCK, min((block + 1) * VOCABULARY_BLOCK, vocabulary)
         scores = work.coefficients[v0 * size : v1 * size].reshape(size, v1 - v0)[first:last]
         for e in range(n):
-            log_z = largest[e]
+            factor = shifts[block, e]
             for j in range(v1 - v0):
-                scores[e, j] = -exp32(scores[e, j] - log_z)
+                scores[e, j] *= factor
             target = plan.words[row, first + e, 0]
             if v0 <= target < v1:
                 scores[e, target - v0] += np.float32(1.0)
@@ -894,7 +907,7 @@ def ml_steps(
             _wait_for_all(sync, phase + 4, threads)
 
 
-SCORE_BLOCK = 125  # examples in one work item of exact scoring
+SCORE_BLOCK = 250  # examples in one work item of exact scoring
 
 
 @compiled
@@ -960,14 +973,7 @@ def score_positions(thread, threads, sync, corpus, theta, first, last, scores, l
                 target = corpus.ids[start + e]
                 if v0 <= target < v1:
                     scores[start - first + e] = block[e, target - v0]
-                before = largest[e]
-                for j in range(v1 - v0):
-                    largest[e] = max(largest[e], block[e, j])
-                total[e] *= np.exp(np.float64(before) - np.float64(largest[e]))
-                shift, block_total = largest[e], np.float32(0.0)
-                for j in range(v1 - v0):
-                    block_total += exp32(block[e, j] - shift)
-                total[e] += block_total
+            _exponentiate(block, largest, total)
         for e in range(n):
             log_z[start - first + e] = np.float64(largest[e]) + np.log(total[e])
         item = _take_item(sync, 0)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import get_args
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ncelm.corpus import Boundary, TokenStore
 from ncelm.errors import NcelmError
 from ncelm.evaluate import Evaluation, Tally, evaluate_split, score_ids
 from ncelm.model import LogBilinear, ModelConfig
-from ncelm.text import TextSettings
+from ncelm.text import TextSettings, Tokenizer
 from ncelm.threads import Team
 from ncelm.vocabulary import END, Vocabulary
 
@@ -42,7 +42,7 @@ class LanguageModel:
     vocabulary: Vocabulary
     boundary: Boundary
     text: TextSettings
-    description: dict[str, Any]  # the run's config.json
+    store_path: Path  # where the token store was in training
     threads: int | None = None  # all cores
 
     @classmethod
@@ -53,14 +53,17 @@ class LanguageModel:
         try:
             config = ModelConfig(**description["config"]["model"])
             boundary, text = description["boundary"], TextSettings(**description["text"])
-        except (KeyError, TypeError) as error:
+            store_path = Path(description["store"]["path"])
+            if boundary not in get_args(Boundary) or text.tokenizer not in get_args(Tokenizer):
+                raise ValueError
+        except (KeyError, TypeError, ValueError) as error:
             raise NcelmError(f"{path / run.CONFIG} is damaged: restore it from a copy or train again") from error
         if not (path / run.MODEL).exists():
             raise NcelmError(f"{path} has no model yet: no epoch was finished; go on with `ncelm train … --resume`")
         vocabulary = Vocabulary.load(path / run.VOCABULARY)
         arrays, _ = run.read_arrays(path / run.MODEL, LogBilinear.shapes(config, len(vocabulary)))
         model = LogBilinear.from_arrays(config, arrays)
-        return cls(model, vocabulary, boundary, text, description, threads)
+        return cls(model, vocabulary, boundary, text, store_path, threads)
 
     @property
     def two_sided(self) -> bool:

@@ -1,14 +1,14 @@
 """The log-bilinear model: what its parameters are, and what score it gives a word in a context (Eq. 1–3)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from ncelm import kernels
 from ncelm.errors import NcelmError
 
-BLOCK = 4096  # contexts worked on at once where every word's probability is wanted
+Matrices = Literal["full", "diagonal"]
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ModelConfig:
     """Words after it that the model sees too. With any, the model fills gaps and has no sentence probability."""
     dim: int = 100
     """Dimensions of the word vectors."""
-    matrices: Literal["full", "diagonal"] = "full"
+    matrices: Matrices = "full"
     """Context matrices C_i: full (the paper's section 4) or diagonal (section 5: much faster when dim is large)."""
     shared_tables: bool = False
     """One table of vectors for words as context and as prediction, instead of two."""
@@ -31,6 +31,8 @@ class ModelConfig:
             value = getattr(self, name)
             if not least <= value <= 100_000:
                 raise NcelmError(f"--{name.replace('_', '-')} is {value}: give at least {least} (and at most 100,000)")
+        if self.matrices not in get_args(Matrices):
+            raise NcelmError(f"--matrices is {self.matrices}: choose one of {', '.join(get_args(Matrices))}")
         if self.positions == 0:
             raise NcelmError("--context and --context-after are both 0: the model needs at least one context word")
 

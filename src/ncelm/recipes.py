@@ -12,22 +12,32 @@ from ncelm.training import TrainConfig
 
 def default() -> TrainConfig:
     """A good first model for any text: four words of context, Adagrad, five passes, safe rates."""
-    return TrainConfig(model=ModelConfig(context=4), matrix_rate=1.0)
+    return TrainConfig(model=ModelConfig(context=4))
 
 
 def ptb_nce() -> TrainConfig:
     """Table 1 of the paper, NCE, k = 25: plain SGD, rates halved when validation perplexity stops falling."""
-    return TrainConfig(optimizer="sgd", learning_rate=0.01, schedule="halve", epochs=50)
+    return TrainConfig(
+        optimizer="sgd", learning_rate=0.01, matrix_rate=0.03, schedule="halve", min_improvement=0.01, epochs=50
+    )
 
 
 def ptb_ml() -> TrainConfig:
     """Table 1 of the paper, exact maximum likelihood: the rival that NCE is measured against."""
-    return TrainConfig(estimator="ml", optimizer="sgd", learning_rate=0.01, schedule="halve", epochs=50)
+    return TrainConfig(
+        estimator="ml",
+        optimizer="sgd",
+        learning_rate=0.01,
+        matrix_rate=0.03,
+        schedule="halve",
+        min_improvement=0.01,
+        epochs=50,
+    )
 
 
 def ptb_fast() -> TrainConfig:
     """The paper's Penn Treebank result in two passes over the text: Adagrad with a linearly falling rate."""
-    return TrainConfig(matrix_rate=1.0, epochs=2)
+    return TrainConfig(learning_rate=0.16, matrix_rate=0.2, noise_samples=50, spread=0.02, epochs=2)
 
 
 RECIPES: dict[str, Callable[[], TrainConfig]] = {

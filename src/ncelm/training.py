@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 
@@ -26,6 +26,12 @@ from ncelm.model import LogBilinear, ModelConfig
 from ncelm.noise import Noise, NoiseKind
 from ncelm.threads import Team
 
+Estimator = Literal["nce", "ml"]
+Optimizer = Literal["sgd", "adagrad"]
+Schedule = Literal["linear", "halve"]
+
+ADAGRAD_WARM_UP = 20  # updates until Adagrad's rate is in force
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -33,7 +39,7 @@ class TrainConfig:
 
     model: ModelConfig = field(default_factory=ModelConfig)
     """The shape of the model."""
-    estimator: Literal["nce", "ml"] = "nce"
+    estimator: Estimator = "nce"
     """How to learn: noise-contrastive estimation, or exact maximum likelihood (slow: it sums over the vocabulary)."""
     noise: NoiseKind = "unigram"
     """Where NCE's noise words come from: word frequencies, all words alike, or frequencies to a power."""
@@ -41,13 +47,13 @@ class TrainConfig:
     """The power, for --noise power."""
     noise_samples: int = 25
     """Noise words for each word of the text: the paper's k."""
-    optimizer: Literal["sgd", "adagrad"] = "adagrad"
+    optimizer: Optimizer = "adagrad"
     """Plain stochastic gradient descent, or Adagrad, which needs fewer epochs."""
     learning_rate: float = 0.1
     """Step size for word vectors and biases; gradients are summed over a minibatch."""
     matrix_rate: float = 0.1
     """Step size for context matrices, as a fraction of --learning-rate."""
-    schedule: Literal["linear", "halve"] = "linear"
+    schedule: Schedule = "linear"
     """Learning rates fall linearly to zero over all epochs, or are halved when validation perplexity stops falling."""
     epochs: int = 5
     """Passes over the training text: exactly so many with --schedule linear, at most so many with halve."""
@@ -69,6 +75,9 @@ class TrainConfig:
             if not fine:
                 raise NcelmError(f"--{name.replace('_', '-')} is {getattr(self, name)}: give {wanted}")
 
+        choices = {"estimator": Estimator, "noise": NoiseKind, "optimizer": Optimizer, "schedule": Schedule}
+        for name, kind in choices.items():
+            check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
         check("noise_samples", 1 <= self.noise_samples <= 100_000, "a number from 1 to 100,000")
         check("epochs", 1 <= self.epochs <= 1_000_000, "at least 1")
         check("batch_size", 1 <= self.batch_size <= 1_000_000, "a number from 1 to 1,000,000")
@@ -155,7 +164,8 @@ def train(
     """
     store = store if isinstance(store, TokenStore) else TokenStore.open(Path(store))
     config = (config or TrainConfig()).with_changes(**changes)
-    return _Training(store, Path(out), config, resume, checkpoint_minutes, progress).run(threads)
+    team = Team(threads)  # before anything is written: the number may be senseless
+    return _Training(store, Path(out), config, resume, checkpoint_minutes, progress).run(team)
 
 
 class _Training:
@@ -260,10 +270,10 @@ class _Training:
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
-    def run(self, threads: int | None) -> dict[str, Any]:
+    def run(self, team: Team) -> dict[str, Any]:
         if self.state.finished:
             return self.metrics.read()[-1]
-        with Team(threads) as team, _deferred_interrupt() as interrupted:
+        with team, _deferred_interrupt() as interrupted:
             engine = Engine(
                 self.model,
                 self._square_parameters(),
@@ -279,7 +289,7 @@ class _Training:
                 self._train_epoch(engine, interrupted)
                 self._end_epoch(team)
                 if interrupted.is_set() and not self.state.finished:
-                    raise KeyboardInterrupt
+                    self._interrupted()
         return self.metrics.read()[-1]
 
     def _train_epoch(self, engine: Engine, interrupted: threading.Event) -> None:
@@ -298,15 +308,20 @@ class _Training:
             self._report(None)
             if interrupted.is_set():
                 self._checkpoint()
-                raise KeyboardInterrupt
+                self._interrupted()
             if time.monotonic() - self.last_checkpoint > self.checkpoint_seconds and state.step < steps:
                 self._checkpoint()
 
     def _rates(self, steps_done: np.ndarray, steps_per_epoch: int) -> np.ndarray:
         """The learning rate of each update."""
-        if self.config.schedule == "halve":
-            return np.full(len(steps_done), self.state.rate)
-        return self.state.rate * (1.0 - steps_done / (steps_per_epoch * self.config.epochs))
+        rates = np.full(len(steps_done), self.state.rate)
+        if self.config.schedule == "linear":
+            rates *= 1.0 - steps_done / (steps_per_epoch * self.config.epochs)
+        if self.config.optimizer == "adagrad":
+            # Adagrad's first steps are as long as its rate, in every coordinate at once, whatever the gradient:
+            # taken in full they throw a small model off.
+            rates *= np.minimum((steps_done + 1) / ADAGRAD_WARM_UP, 1.0)
+        return rates
 
     def _end_epoch(self, team: Team) -> None:
         state, config = self.state, self.config
@@ -362,7 +377,10 @@ class _Training:
         state.last_perplexity = perplexity
         return best
 
-    def _diverged(self, what: str) -> None:
+    def _interrupted(self) -> NoReturn:
+        raise KeyboardInterrupt(f"stopped by Ctrl-C; a checkpoint is in {self.out}: go on with --resume")
+
+    def _diverged(self, what: str) -> NoReturn:
         kept = (
             f"the best model so far (epoch {self.state.best_epoch}) is kept in {self.out}"
             if self.state.best_epoch

@@ -1,0 +1,242 @@
+"""The command line: every verb, its JSON, and one clear line with exit code 2 for every mistake."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from ncelm import __version__
+from ncelm.cli import main
+
+TEXT = "the cat sat on the mat\nthe dog sat on the log\na cat and a dog\n" * 40
+QUICK = ["--epochs", "2", "--dim", "8", "--batch-size", "100"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cli")
+    (path / "text").write_text(TEXT)
+    t = str(path / "text")
+    assert main(["prepare", "--train", t, "--valid", t, "--test", t, "--out", str(path / "store")]) == 0
+    assert main(["train", str(path / "store"), "--out", str(path / "run"), *QUICK]) == 0
+    return path
+
+
+def answer(capsys):
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return json.loads(captured.out)
+
+
+def refused(capsys, arguments, *fragments):
+    """The command fails with code 2 and one line on standard error that has all the fragments."""
+    capsys.readouterr()
+    assert main([str(a) for a in arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("ncelm: ")
+    assert captured.err.count("\n") == 1
+    for fragment in fragments:
+        assert fragment in captured.err
+
+
+# -- the verbs -------------------------------------------------------------------------------------------------------
+
+
+def test_version_and_help(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"ncelm {__version__}\n"
+    for verb in ("prepare", "train", "evaluate", "score", "neighbors", "export", "demo"):
+        with pytest.raises(SystemExit) as stop:
+            main([verb, "--help"])
+        assert stop.value.code == 0
+        assert "--json" in capsys.readouterr().out
+
+
+def test_a_recipe_s_help_shows_its_own_defaults(capsys):
+    seen = []
+    for name in ("ptb-ml", "ptb-fast"):
+        with pytest.raises(SystemExit):
+            main(["train", "--recipe", name, "--help"])
+        seen.append(capsys.readouterr().out)
+    assert seen[0] != seen[1]
+
+
+def test_prepare_prose_and_json(tmp_path, capsys):
+    (tmp_path / "prose.txt").write_text("It was late. The cat slept!\n\nWho saw it? Nobody did.\n" * 20)
+    arguments = ["prepare", str(tmp_path / "prose.txt"), "--out", str(tmp_path / "store"), "--punkt", "train"]
+    assert main([*arguments, "--lowercase", "--valid-sentences", "5", "--test-sentences", "7", "--json"]) == 0
+    result = answer(capsys)
+    assert result["splits"]["valid"]["sentences"] == 5
+    assert result["splits"]["test"]["sentences"] == 7
+
+
+def test_train_with_a_recipe_and_overrides(folder, tmp_path, capsys):
+    arguments = ["train", str(folder / "store"), "--out", str(tmp_path / "run"), "--recipe", "ptb-ml", *QUICK, "--json"]
+    assert main(arguments) == 0
+    assert answer(capsys)["finished"]
+    config = json.loads((tmp_path / "run" / "config.json").read_text())["config"]
+    assert (config["estimator"], config["epochs"], config["model"]["dim"]) == ("ml", 2, 8)
+    assert main([*arguments, "--resume"]) == 0  # finished already: the same answer
+
+
+def test_evaluate(folder, capsys):
+    assert main(["evaluate", str(folder / "run"), "--split", "test", "--json"]) == 0
+    by_split = answer(capsys)
+    assert {"perplexity", "tokens", "log_z_mean", "log_z_std"} <= set(by_split)
+    assert main(["evaluate", str(folder / "run")]) == 0
+    assert f"perplexity {by_split['perplexity']:.2f}" in capsys.readouterr().out
+    assert main(["evaluate", str(folder / "run"), "--file", str(folder / "text"), "--json"]) == 0
+    assert answer(capsys)["tokens"] == by_split["tokens"]
+
+
+def test_score_answers_every_line(folder, tmp_path, capsys):
+    (tmp_path / "lines").write_text("the cat sat\n\nthe zebra sat\n")
+    assert main(["score", str(folder / "run"), str(tmp_path / "lines")]) == 0
+    plain = [float(line) for line in capsys.readouterr().out.splitlines()]
+    assert len(plain) == 3
+    assert main(["score", str(folder / "run"), str(tmp_path / "lines"), "--json", "--per-word"]) == 0
+    full = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [round(line["log_probability"], 5) for line in full] == [round(value, 5) for value in plain]
+    assert [w["unknown"] for w in full[2]["words"]] == [False, True, False, False]
+    assert main(["score", str(folder / "run"), str(tmp_path / "lines"), "--per-word", "--no-end"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "zebra" in lines[2]
+    assert "<unk>" in lines[2]
+    assert "</s>" not in lines[0]
+
+
+def test_score_from_standard_input(folder):
+    command = [sys.executable, "-m", "ncelm", "score", str(folder / "run")]
+    done = subprocess.run(command, input="the cat\na dog\n", capture_output=True, text=True, check=True)
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr == ""
+
+
+def test_neighbors_and_export(folder, tmp_path, capsys):
+    assert main(["neighbors", str(folder / "run"), "cat", "dog", "--count", "3", "--json"]) == 0
+    assert [len(nearest) for nearest in answer(capsys).values()] == [3, 3]
+    assert main(["neighbors", str(folder / "run"), "cat"]) == 0
+    assert capsys.readouterr().out.startswith("cat: ")
+    assert main(["export", str(folder / "run"), "--to", "word2vec", str(tmp_path / "vectors"), "--json"]) == 0
+    assert answer(capsys)["dim"] == 8
+
+
+# -- mistakes --------------------------------------------------------------------------------------------------------
+
+
+def test_missing_and_foreign_folders(folder, tmp_path, capsys):
+    refused(capsys, ["train", tmp_path / "nothing", "--out", tmp_path / "run"], "no token store")
+    refused(capsys, ["train", folder / "run", "--out", tmp_path / "run"], "not a token store")
+    refused(capsys, ["evaluate", tmp_path / "nothing"], "no run")
+    refused(capsys, ["evaluate", folder / "store"], "not a run")
+    refused(capsys, ["score", folder / "text"], "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_wrong_options(folder, tmp_path, capsys):
+    train = ["train", folder / "store", "--out", tmp_path / "run"]
+    refused(capsys, [*train, "--noise-samples", "0"], "--noise-samples is 0")
+    refused(capsys, [*train, "--recipe", "nce"], "no recipe 'nce'")
+    refused(capsys, [*train, "--threads", "0"], "--threads is 0")
+    refused(capsys, ["evaluate", folder / "run", "--split", "dev"], "no dev split")
+    refused(capsys, ["neighbors", folder / "run", "zebra"], "'zebra'")
+    refused(capsys, ["neighbors", folder / "run"], "no word")
+    assert not (tmp_path / "run").exists()
+
+
+def test_words_the_parser_does_not_know(folder, capsys):
+    for arguments in (["trian"], ["train"], ["train", str(folder / "store"), "--out", "x", "--dims", "3"]):
+        with pytest.raises(SystemExit) as stop:
+            main(arguments)
+        assert stop.value.code == 2
+
+
+def test_existing_output(folder, tmp_path, capsys):
+    refused(capsys, ["train", folder / "store", "--out", folder / "run"], "exists already")
+    refused(capsys, ["prepare", "--train", folder / "text", "--out", folder / "store"], "exists already")
+    (tmp_path / "vectors").write_text("")
+    refused(capsys, ["export", folder / "run", tmp_path / "vectors"], "exists already")
+
+
+@pytest.mark.parametrize(
+    ("content", "fragment"),
+    [(None, "there is no file"), (b"", "no words"), (b"\x00\x01\x02" * 99, "binary"), (b"caf\xe9\n", "not UTF-8"),
+     (b"a a a a\na a\n", "vocabulary"), (b"x " * 10_000_000, "sentence")],
+    ids=["missing", "empty", "binary", "latin-1", "one word", "ten million words"],
+)  # fmt: skip
+def test_bad_text(folder, tmp_path, capsys, content, fragment):
+    path = tmp_path / "text"
+    if content is not None:
+        path.write_bytes(content)
+    refused(capsys, ["prepare", "--train", path, "--out", tmp_path / "store"], fragment)
+    assert not (tmp_path / "store").exists()
+    assert [p.name for p in tmp_path.iterdir()] == (["text"] if content is not None else [])
+    if fragment not in ("no words", "vocabulary"):
+        refused(capsys, ["score", folder / "run", path], fragment)
+
+
+def test_a_full_disk(folder, tmp_path, capsys, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    refused(capsys, ["train", folder / "store", "--out", tmp_path / "run"], "no space left")
+    refused(capsys, ["prepare", "--train", folder / "text", "--out", tmp_path / "store"], "no space left")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_disk_that_fills_up_during_training_loses_nothing(folder, tmp_path, capsys, monkeypatch):
+    train = ["train", str(folder / "store"), "--out", str(tmp_path / "run"), *QUICK, "--epochs", "4"]
+    writes, real = 0, os.fsync
+
+    def filling(descriptor):
+        nonlocal writes
+        writes += 1
+        if writes > 8:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", filling)
+        refused(capsys, train, "no space left")
+    assert main([*train, "--resume"]) == 0  # there is room again
+    whole = ["train", str(folder / "store"), "--out", str(tmp_path / "whole"), *QUICK, "--epochs", "4"]
+    assert main(whole) == 0
+    assert (tmp_path / "run/model.safetensors").read_bytes() == (tmp_path / "whole/model.safetensors").read_bytes()
+
+
+def test_ctrl_c_is_answered_with_130_and_a_checkpoint(folder, tmp_path):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "ncelm", "train", str(folder / "store"), "--out", str(out), "--epochs", "100000"]
+    process = subprocess.Popen([*command, "--patience", "100000"], stderr=subprocess.PIPE, text=True)
+    while not (out / "model.safetensors").exists():
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.startswith("ncelm: ")
+    assert errors.count("\n") == 1
+    assert "--resume" in errors
+    assert (out / "checkpoint.safetensors").exists()
+
+
+def test_a_closed_pipe_is_no_error(folder, tmp_path):
+    (tmp_path / "lines").write_text("the cat sat\n" * 20_000)
+    command = f"{sys.executable} -m ncelm score {folder / 'run'} {tmp_path / 'lines'} | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_importing_ncelm_is_light():
+    """The heavy libraries wait until they are needed, so that `import ncelm` takes well under half a second."""
+    code = "import sys, ncelm; print([m for m in ('numba', 'scipy', 'nltk', 'tyro', 'torch') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -1,0 +1,288 @@
+"""Training: determinism, resuming, stopping, diverging, and finding a distribution that is known."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from ncelm import run, training
+from ncelm.errors import NcelmError
+from ncelm.language_model import LanguageModel
+from ncelm.preparing import prepare
+from ncelm.recipes import RECIPES, recipe
+from ncelm.training import TrainConfig, train
+
+SMALL = {"dim": 8, "noise_samples": 5, "batch_size": 100}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """A text with structure: each word is mostly followed by the next one of a cycle."""
+    folder = tmp_path_factory.mktemp("training")
+    random = np.random.default_rng(0)
+    for name, sentences in (("train", 400), ("valid", 50), ("test", 50)):
+        lines = []
+        for _ in range(sentences):
+            word, words = random.integers(20), []
+            for _ in range(random.integers(3, 12)):
+                words.append(f"w{word}")
+                word = (word + 1) % 20 if random.random() < 0.8 else random.integers(20)
+            lines.append(" ".join(words))
+        (folder / name).write_text("\n".join(lines))
+    files = {name: folder / name for name in ("train", "valid", "test")}
+    return prepare(out=folder / "store", boundary="sentence", **files)
+
+
+def model_bytes(folder):
+    return (folder / run.MODEL).read_bytes()
+
+
+def test_training_learns_and_reports(store, tmp_path):
+    seen = []
+    last = train(store, tmp_path / "run", epochs=3, progress=seen.append, **SMALL)
+    records = run.Metrics(tmp_path / "run" / run.METRICS).read()
+    assert [r["epoch"] for r in records] == [1, 2, 3]
+    assert records[-1] == last
+    assert last["finished"]
+    assert records[-1]["valid_perplexity"] < records[0]["valid_perplexity"] < len(store.vocabulary)
+    assert abs(last["valid_log_z_mean"]) < 0.5
+    assert seen[-1].metrics == last
+    assert seen[-1].words == store.split("train").tokens
+    assert all(a.loss > 0 and a.words_per_second > 0 for a in seen)
+
+
+@pytest.mark.parametrize("estimator", ["nce", "ml"])
+def test_the_same_bytes_whatever_the_number_of_threads(store, tmp_path, estimator):
+    for threads in (1, 2, 3):
+        train(store, tmp_path / str(threads), estimator=estimator, epochs=2, threads=threads, **SMALL)
+    assert model_bytes(tmp_path / "1") == model_bytes(tmp_path / "2") == model_bytes(tmp_path / "3")
+
+
+def test_another_seed_gives_another_model(store, tmp_path):
+    for seed in (0, 1):
+        train(store, tmp_path / str(seed), seed=seed, epochs=1, **SMALL)
+    assert model_bytes(tmp_path / "0") != model_bytes(tmp_path / "1")
+
+
+@pytest.mark.parametrize("schedule", ["linear", "halve"])
+def test_interrupted_and_resumed_is_the_same_to_the_byte(store, tmp_path, monkeypatch, schedule):
+    monkeypatch.setattr("ncelm.engine.MOST_PLANNED", 3)
+    options = {"epochs": 4, "schedule": schedule, **SMALL}
+    train(store, tmp_path / "whole", **options)
+    calls = 0
+
+    def press_ctrl_c(at):
+        nonlocal calls
+        calls += 1
+        if calls % 7 == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    stops = 0
+    while True:
+        try:
+            train(store, tmp_path / "broken", resume=True, progress=press_ctrl_c, **options)
+            break
+        except KeyboardInterrupt:
+            stops += 1
+    assert stops > 2
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "broken")
+    whole, broken = (run.Metrics(tmp_path / name / run.METRICS).read() for name in ("whole", "broken"))
+    for a, b in zip(whole, broken, strict=True):
+        for measured in ("seconds", "words_per_second"):
+            a.pop(measured), b.pop(measured)
+        assert a == b
+
+
+KILLED = """
+import sys
+from ncelm.training import train
+import ncelm.engine
+ncelm.engine.MOST_PLANNED = 2
+train({store!r}, {out!r}, epochs=6, resume=True, checkpoint_minutes=0.0, dim=8, noise_samples=5, batch_size=100)
+"""
+
+
+@pytest.mark.slow
+def test_killed_at_any_moment_and_resumed_is_the_same_to_the_byte(store, tmp_path):
+    """SIGKILL again and again, at moments spread over the run, with checkpoints after every few minibatches."""
+    train(store, tmp_path / "whole", epochs=6, **SMALL)
+    out = tmp_path / "killed"
+    code = KILLED.format(store=str(store.path), out=str(out))
+    for kill in range(5):
+        process = subprocess.Popen([sys.executable, "-c", code])
+        checkpoints = set()
+        while len(checkpoints) < 4 + kill:
+            assert process.poll() is None, "the run ended before it could be killed"
+            if (out / run.CHECKPOINT).exists():
+                checkpoints.add((out / run.CHECKPOINT).stat().st_mtime_ns)
+        time.sleep(0.0007 * kill)  # between checkpoints, or while one is being written
+        process.kill()
+        process.wait()
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert model_bytes(tmp_path / "whole") == model_bytes(out)
+    assert not list(out.glob(".*"))
+
+
+def test_resume_without_a_checkpoint_simply_starts(store, tmp_path):
+    train(store, tmp_path / "fresh", resume=True, epochs=1, **SMALL)
+    train(store, tmp_path / "plain", epochs=1, **SMALL)
+    shutil.copytree(tmp_path / "plain", tmp_path / "cut")
+    (tmp_path / "cut" / run.CHECKPOINT).unlink()
+    train(store, tmp_path / "cut", resume=True, epochs=1, **SMALL)
+    assert model_bytes(tmp_path / "fresh") == model_bytes(tmp_path / "plain") == model_bytes(tmp_path / "cut")
+    assert len(run.Metrics(tmp_path / "cut" / run.METRICS).read()) == 1
+
+
+def test_resuming_a_finished_run_changes_nothing(store, tmp_path):
+    last = train(store, tmp_path / "run", epochs=1, **SMALL)
+    before = model_bytes(tmp_path / "run")
+    assert train(store, tmp_path / "run", epochs=1, resume=True, **SMALL) == last
+    assert model_bytes(tmp_path / "run") == before
+
+
+def test_resume_refuses_other_options_and_other_stores(store, tmp_path):
+    train(store, tmp_path / "run", epochs=1, **SMALL)
+    with pytest.raises(NcelmError, match="--dim 8, not 9"):
+        train(store, tmp_path / "run", epochs=1, resume=True, **SMALL | {"dim": 9})
+    (tmp_path / "text").write_text("a b c\nb c a\n")
+    other = prepare(train=tmp_path / "text", out=tmp_path / "other")
+    with pytest.raises(NcelmError, match="another token store"):
+        train(other, tmp_path / "run", epochs=1, resume=True, **SMALL)
+
+
+def test_an_output_folder_that_exists_is_refused_and_left_alone(store, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "mine").write_text("precious")
+    with pytest.raises(NcelmError, match="exists already"):
+        train(store, tmp_path / "run", **SMALL)
+    with pytest.raises(NcelmError, match="not a run"):
+        train(store, tmp_path / "run", resume=True, **SMALL)
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["mine"]
+
+
+def test_a_damaged_checkpoint_is_refused(store, tmp_path):
+    train(store, tmp_path / "run", epochs=1, **SMALL)
+    path = tmp_path / "run" / run.CHECKPOINT
+    path.write_bytes(path.read_bytes()[:-100])
+    with pytest.raises(NcelmError, match="damaged"):
+        train(store, tmp_path / "run", epochs=1, resume=True, **SMALL)
+
+
+@pytest.mark.parametrize("estimator", ["nce", "ml"])
+def test_divergence_stops_with_a_clear_line_and_keeps_the_best(store, tmp_path, estimator, monkeypatch):
+    with pytest.raises(NcelmError, match=r"diverged in epoch 1.*lower --learning-rate than 1e"):
+        train(
+            store, tmp_path / "run", optimizer="sgd", learning_rate=1e6, matrix_rate=1.0, estimator=estimator, **SMALL
+        )
+    assert not (tmp_path / "run" / run.MODEL).exists()
+
+    kept = train(store, tmp_path / "two", estimator=estimator, epochs=1, **SMALL)
+    original = training._Training._rates
+    monkeypatch.setattr(  # explode in the second epoch
+        training._Training, "_rates", lambda self, *a: original(self, *a) * (1 if self.state.epoch == 0 else 1e9)
+    )
+    options = SMALL | {"optimizer": "sgd", "learning_rate": 1e-3}
+    with pytest.raises(NcelmError, match=r"diverged in epoch 2.*epoch 1. is kept"):
+        train(store, tmp_path / "three", estimator=estimator, epochs=3, **options)
+    assert kept["epoch"] == 1
+    LanguageModel.load(tmp_path / "three")
+
+
+def test_rates_are_halved_when_perplexity_rises_and_training_stops_early(store, tmp_path):
+    last = train(
+        store, tmp_path / "run", schedule="halve", optimizer="sgd", learning_rate=0.02, epochs=60, patience=2, **SMALL
+    )
+    records = run.Metrics(tmp_path / "run" / run.METRICS).read()
+    assert last["epoch"] < 60
+    for before, now, following in zip(records, records[1:], records[2:], strict=False):
+        rose = now["valid_perplexity"] > before["valid_perplexity"] * 0.999
+        assert following["learning_rate"] == now["learning_rate"] / (2 if rose else 1)
+    best = min(records, key=lambda r: r["valid_perplexity"])
+    assert last["best_epoch"] == best["epoch"]
+    lm = LanguageModel.load(tmp_path / "run")
+    assert lm.evaluate_split(store, "valid").perplexity == pytest.approx(best["valid_perplexity"])
+
+
+def test_halving_needs_a_validation_split(tmp_path):
+    (tmp_path / "text").write_text("a b c\nb c a\n")
+    lonely = prepare(train=tmp_path / "text", out=tmp_path / "store")
+    with pytest.raises(NcelmError, match="no validation text"):
+        train(lonely, tmp_path / "run", schedule="halve")
+    assert not (tmp_path / "run").exists()
+    train(lonely, tmp_path / "run", epochs=1)  # a linear schedule needs none
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("noise_samples", 0), ("epochs", 0), ("batch_size", 0), ("learning_rate", 0.0), ("learning_rate", float("nan")),
+        ("seed", -1), ("penalty", -1.0), ("dim", 0), ("context", -1), ("context", 0), ("patience", 0), ("spread", -0.1),
+        ("estimator", "is"), ("noise", "bigram"), ("optimizer", "adam"), ("schedule", "cosine"), ("matrices", "none"),
+    ],
+)  # fmt: skip
+def test_senseless_options_are_refused_by_name(option, value):
+    with pytest.raises(NcelmError, match=f"--{option.replace('_', '-')} is|--context"):
+        TrainConfig().with_changes(**{option: value})
+
+
+def test_unknown_options_and_recipes_are_refused(store, tmp_path):
+    with pytest.raises(NcelmError, match="no training option 'dims'"):
+        train(store, tmp_path / "run", dims=3)
+    with pytest.raises(NcelmError, match="choose one of default"):
+        recipe("nce")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_trains(store, tmp_path, name):
+    config = recipe(name).with_changes(epochs=1, dim=8)
+    assert train(store, tmp_path / "run", config)["finished"]
+
+
+def test_training_does_not_diverge_on_odd_little_corpora(tmp_path):
+    for i, text in enumerate(("a b\n", "a\nb\n", "x y " * 1000, "a b c\n" * 500)):
+        (tmp_path / f"{i}.txt").write_text(text)
+        store = prepare(train=tmp_path / f"{i}.txt", out=tmp_path / f"s{i}")
+        train(store, tmp_path / f"r{i}", dim=10)
+        assert np.isfinite(LanguageModel.load(tmp_path / f"r{i}").perplexity(["a b"]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("estimator", ["nce", "ml"])
+@pytest.mark.parametrize("matrices", ["full", "diagonal"])
+def test_a_known_distribution_is_recovered(tmp_path, estimator, matrices):
+    """Words from a Markov chain: the model has room for the true P(w|h) and must find it, and its log Z must be 0."""
+    random = np.random.default_rng(1)
+    size, length = 6, 120_000
+    chain = random.dirichlet(np.full(size, 0.7), size=size)
+    words, word = [], 0
+    for u in random.random(length):
+        word = min(int(np.searchsorted(np.cumsum(chain[word]), u)), size - 1)
+        words.append(word)
+    lines = [" ".join(f"w{w}" for w in words[i : i + 1000]) for i in range(0, length, 1000)]
+    (tmp_path / "text").write_text("\n".join(lines))
+    store = prepare(train=tmp_path / "text", out=tmp_path / "store", boundary="stream")
+    train(
+        store, tmp_path / "run", estimator=estimator, context=1, dim=12, matrices=matrices, epochs=4, noise_samples=20,
+        batch_size=200,
+    )  # fmt: skip
+    lm = LanguageModel.load(tmp_path / "run")
+    ids = np.array([lm.vocabulary.id(f"w{w}") for w in range(size)])
+    log_p = lm.model.log_probabilities(ids[:, None])[:, ids]
+    divergence = np.sum(chain * (np.log(np.maximum(chain, 1e-12)) - log_p), axis=1)
+    assert divergence.max() < 0.02
+    scores = lm.model.scores(ids[:, None]).astype(np.float64)
+    log_z = np.log(np.exp(scores).sum(axis=1))
+    if estimator == "nce":  # maximum likelihood cares nothing for log Z
+        assert np.abs(log_z).max() < 0.1
+
+
+def test_metrics_are_json_lines(store, tmp_path):
+    train(store, tmp_path / "run", epochs=2, **SMALL)
+    for line in (tmp_path / "run" / run.METRICS).read_text().splitlines():
+        assert {"epoch", "loss", "learning_rate", "words", "seconds", "valid_perplexity"} <= set(json.loads(line))
