@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from numba import njit
 
 from ncelm import kernels
 from ncelm import reference as ref
@@ -186,3 +187,20 @@ def test_grouping_by_word():
     assert [order[offsets[g] : offsets[g + 1]].tolist() for g in range(3)] == [[0, 2], [1, 5], [4]]
     assert rows[:5].tolist() == [0, 1, 0, 2, 2]
     assert (scratch == -1).all()
+
+
+@njit  # not cached: a cache would not notice changes of the kernel
+def add_rows(weights, table, rows, out):
+    kernels._add_rows(weights, table, rows, out)
+
+
+@pytest.mark.parametrize("d", [1, 3, 4, 7, 8, 31, 32, 33, 44, 100, 128, 301])
+@pytest.mark.parametrize("n", [0, 1, 5, 26])
+def test_weighted_sums_of_rows(d, n):
+    random = np.random.default_rng(0)
+    table = random.normal(size=(50, d)).astype(np.float32)
+    weights, rows = random.normal(size=n).astype(np.float32), random.integers(50, size=n).astype(np.int32)
+    padded = np.full(d + 2, 7.0, np.float32)
+    add_rows(weights, table, rows, padded[1:-1])
+    np.testing.assert_allclose(padded[1:-1], weights.astype(np.float64) @ table[rows], atol=1e-5)
+    assert padded[0] == padded[-1] == 7.0  # nothing outside

@@ -84,13 +84,15 @@ def test_random_bits_are_uniform_and_uncorrelated():
 
 @given(st.integers(1, 3000), st.integers(0, 2**63))
 def test_permutation_visits_every_place_once(size, key):
-    places = [kernels.permuted(i, size, np.uint64(key)) for i in range(size)]
+    half = np.uint64(kernels.permutation_bits(size))
+    places = [kernels.permuted(i, size, np.uint64(key), half) for i in range(size)]
     assert sorted(places) == list(range(size))
 
 
 def test_permutation_looks_random():
     size = 10_000
-    places = np.array([kernels.permuted(i, size, np.uint64(12345)) for i in range(size)])
+    half = np.uint64(kernels.permutation_bits(size))
+    places = np.array([kernels.permuted(i, size, np.uint64(12345), half) for i in range(size)])
     assert abs(np.corrcoef(places, np.arange(size))[0, 1]) < 0.05
     assert abs(np.corrcoef(places[:-1], places[1:])[0, 1]) < 0.05
 

@@ -36,9 +36,10 @@ class Sizes:
 
     @property
     def group_blocks(self) -> int:
-        """Most blocks of unique context words in one minibatch."""
-        words = self.batch * self.positions if self.diagonal else self.batch
-        return -(-min(words, self.vocabulary + 1) // kernels.GROUP_BLOCK)
+        """Most blocks of unique context words in one minibatch, each with its part of the matrices' gradient."""
+        if self.diagonal:
+            return -(-min(self.batch * self.positions, self.vocabulary + 1) // kernels.GROUP_BLOCK)
+        return -(-min(self.batch, self.vocabulary + 1) // kernels.POSITION_BLOCK)
 
     @property
     def target_groups(self) -> int:

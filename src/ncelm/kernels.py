@@ -20,16 +20,17 @@ from typing import NamedTuple
 import numpy as np
 from llvmlite import ir
 from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 
 # Reassociation lets LLVM turn sums into vector instructions; NaN and infinity keep their meaning, because
 # a diverging run must be seen to diverge.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
 compiled = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", boundscheck=False)
-inlined = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", boundscheck=False, inline="never")
 
 EXAMPLE_BLOCK = 25  # examples in one work item of the scoring phase
 GROUP_BLOCK = 64  # unique words in one work item of the update phases
+POSITION_BLOCK = 128  # unique words of a context position in one matrix product
 VOCABULARY_BLOCK = (
     500  # words in one matrix product of exact normalisation: 250 x 500 floats fit the second-level cache
 )
@@ -78,13 +79,13 @@ _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 SYNC_STRIDE = 16  # int64s from one phase's counters to the next: items and arrivals on cache lines of their own
 
 
-@inlined
+@compiled
 def _take_item(sync, phase):
     """The next work item of this phase."""
     return _fetch_add(sync, phase * SYNC_STRIDE, 1)
 
 
-@inlined
+@compiled
 def _wait_for_all(sync, phase, threads):
     """Return when every thread has arrived here."""
     _fetch_add(sync, phase * SYNC_STRIDE + 8, 1)
@@ -143,14 +144,20 @@ def draw_words(seed, step, threshold, alias, out):
 
 
 @compiled
-def permuted(index, size, key):
+def permutation_bits(size):
+    """Half the bits of the smallest even number of bits that can tell `size` places apart."""
+    half = np.uint64(1)
+    while (np.uint64(1) << (half + half)) < np.uint64(size):
+        half += np.uint64(1)
+    return half
+
+
+@compiled
+def permuted(index, size, key, half):
     """Where `index` goes in a pseudo-random permutation of range(size): a Feistel network, walked until inside.
 
     It needs no memory, so a corpus of any size is visited in random order, and any step can be resumed at.
     """
-    half = np.uint64(1)
-    while (np.uint64(1) << (half + half)) < np.uint64(size):
-        half += np.uint64(1)
     mask = (np.uint64(1) << half) - np.uint64(1)
     x = np.uint64(index)
     while True:
@@ -182,7 +189,7 @@ def exp32(x):
     return p * _as_float32((n + np.int32(127)) << np.int32(23))
 
 
-@inlined
+@compiled
 def _dot(a, b):
     total = np.float32(0.0)
     for t in range(a.size):
@@ -190,7 +197,7 @@ def _dot(a, b):
     return total
 
 
-@inlined
+@compiled
 def _score_rows(vector, table, words, scores):
     """scores[j] = vector · table[words[j]], four rows at a time so that `vector` is loaded once for four."""
     n, d = words.size, vector.size
@@ -216,23 +223,52 @@ def _score_rows(vector, table, words, scores):
         j += 1
 
 
-@inlined
-def _add_rows(weights, table, rows, out):
-    """out = Σ_j weights[j] table[rows[j]], four rows at a time so that `out` is stored once for four."""
-    n, d = rows.size, out.size
-    out[:] = np.float32(0.0)
-    j = 0
-    while j + 4 <= n:
-        row0, row1, row2, row3 = table[rows[j]], table[rows[j + 1]], table[rows[j + 2]], table[rows[j + 3]]
-        w0, w1, w2, w3 = weights[j], weights[j + 1], weights[j + 2], weights[j + 3]
-        for t in range(d):
-            out[t] += (w0 * row0[t] + w1 * row1[t]) + (w2 * row2[t] + w3 * row3[t])
-        j += 4
-    while j < n:
-        row0, w0 = table[rows[j]], weights[j]
-        for t in range(d):
-            out[t] += w0 * row0[t]
-        j += 1
+@intrinsic
+def _add_rows(typing_context, weights, table, rows, out):
+    """out = Σ_j weights[j] table[rows[j]]: weights (n,), table (rows, d), rows (n,) int32, out (d,).
+
+    Written as vector instructions because LLVM will not vectorise an outer loop: 32 columns are summed over all rows in
+    four registers and stored once. Left to itself it would load and store `out` again for every few rows.
+    """
+    signature = types.void(weights, table, rows, out)
+
+    def generate(context, builder, signature, arguments):
+        weights, table, rows, out = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, arguments, strict=True)
+        )
+        n, d = builder.extract_value(rows.shape, 0), builder.extract_value(out.shape, 0)
+        column = cgutils.alloca_once_value(builder, ir.Constant(n.type, 0))
+        # whole registers first; what is left of d in ever smaller pieces
+        for lanes, registers in ((8, 4), (8, 1), (4, 1), (1, 1)):
+            vector = ir.VectorType(ir.FloatType(), lanes)
+            width = ir.Constant(n.type, lanes * registers)
+            sums = [cgutils.alloca_once(builder, vector) for _ in range(registers)]
+            blocks = builder.udiv(builder.sub(d, builder.load(column)), width)
+            with cgutils.for_range(builder, blocks):
+                first = builder.load(column)
+                for total in sums:
+                    builder.store(ir.Constant(vector, None), total)
+                with cgutils.for_range(builder, n) as loop:
+                    weight = builder.load(builder.gep(weights.data, [loop.index]))
+                    spread = ir.Constant(vector, ir.Undefined)
+                    for lane in range(lanes):
+                        spread = builder.insert_element(spread, weight, ir.Constant(ir.IntType(32), lane))
+                    row = builder.sext(builder.load(builder.gep(rows.data, [loop.index])), n.type)
+                    start = builder.gep(table.data, [builder.add(builder.mul(row, d), first)])
+                    start = builder.bitcast(start, vector.as_pointer())
+                    for register, total in enumerate(sums):
+                        piece = builder.load(builder.gep(start, [ir.Constant(n.type, register)]), align=4)
+                        product = builder.fmul(spread, piece, flags=("contract",))
+                        builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
+                start = builder.bitcast(builder.gep(out.data, [first]), vector.as_pointer())
+                for register, total in enumerate(sums):
+                    place = builder.gep(start, [ir.Constant(n.type, register)])
+                    builder.store(builder.load(total), place, align=4)
+                builder.store(builder.add(first, width), column)
+        return context.get_dummy_value()
+
+    return signature, generate
 
 
 # -- from the token store to a planned minibatch ---------------------------------------------------------------------
@@ -353,10 +389,10 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
     """Choose the examples of one minibatch, draw their noise, and group everything by word."""
     contexts, words = plan.contexts[row, :size], plan.words[row, :size]
     samples, c = words.shape[1], contexts.shape[1]
-    shuffle = stream_key(seed, epoch, -1)
+    shuffle, half = stream_key(seed, epoch, -1), permutation_bits(corpus.ids.size)
     plan.sizes[row] = size
     for e in range(size):
-        position = permuted(first + e, corpus.ids.size, shuffle)
+        position = permuted(first + e, corpus.ids.size, shuffle, half)
         fill_contexts(
             corpus.ids,
             position,
@@ -420,36 +456,28 @@ class Rates(NamedTuple):
     penalty: np.float32  # λ: λ·row is taken from the gradient of each touched row
 
 
-@inlined
-def _update(values, squares, gradient, rate, penalty):
-    """One step up the gradient, in place: plain SGD if `squares` is empty, else Adagrad (Duchi et al. 2011)."""
-    if squares.size == 0:
+@compiled
+def _update_row(table, squares, index, gradient, rate, penalty):
+    """One step up the gradient for table[index]: plain SGD if `squares` is empty, else Adagrad (Duchi et al. 2011)."""
+    values = table[index]
+    if squares.shape[0] == 0:
         for t in range(values.size):
             values[t] += rate * (gradient[t] - penalty * values[t])
     else:
+        sums = squares[index]
         for t in range(values.size):
             g = gradient[t] - penalty * values[t]
-            squares[t] += g * g
-            values[t] += rate * g / (np.sqrt(squares[t]) + np.float32(1e-8))
-
-
-@inlined
-def _row(table, index):
-    """table[index] as one flat row; of an empty table, an empty row."""
-    flat = table.reshape(-1)
-    if flat.size == 0:
-        return flat
-    width = flat.size // table.shape[0]
-    return flat[index * width : (index + 1) * width]
+            sums[t] += g * g
+            values[t] += rate * g / (np.sqrt(sums[t]) + np.float32(1e-8))
 
 
 @compiled
 def _project(matrices, item, row, plan, theta, work):
     """Full matrices: C_i r_w once for each unique word of a context position."""
     if matrices.ndim == 3:
-        blocks = (plan.contexts.shape[1] + GROUP_BLOCK - 1) // GROUP_BLOCK
-        i, first = item // blocks, item % blocks * GROUP_BLOCK
-        last = min(first + GROUP_BLOCK, plan.position_groups[row, i])
+        blocks = (plan.contexts.shape[1] + POSITION_BLOCK - 1) // POSITION_BLOCK
+        i, first = item // blocks, item % blocks * POSITION_BLOCK
+        last = min(first + POSITION_BLOCK, plan.position_groups[row, i])
         if first < last:
             for u in range(first, last):
                 work.gathered[i, u] = theta.context_vectors[plan.position_words[row, i, u]]
@@ -476,11 +504,11 @@ def _predict(matrices, e, row, plan, theta, work):
 def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, shared, gradient):
     """From dJ/dq̂ back to the context words and matrices, a block of unique words at a time."""
     c = plan.contexts.shape[2]
-    blocks = (plan.contexts.shape[1] + GROUP_BLOCK - 1) // GROUP_BLOCK
+    blocks = (plan.contexts.shape[1] + POSITION_BLOCK - 1) // POSITION_BLOCK
     if matrices.ndim == 3:
         i, block = item // blocks, item % blocks
-        first = block * GROUP_BLOCK
-        last = min(first + GROUP_BLOCK, plan.position_groups[row, i])
+        first = block * POSITION_BLOCK
+        last = min(first + POSITION_BLOCK, plan.position_groups[row, i])
         if first < last:
             summed = np.zeros((last - first, gradient.size), np.float32)  # Σ dJ/dq̂ over examples with that word
             for u in range(first, last):
@@ -509,29 +537,26 @@ def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, s
             if shared:
                 work.context_gradients[g] = gradient
             else:
-                _update(vector, _row(squares.context_vectors, word), gradient, rates.table[row], rates.penalty)
+                _update_row(
+                    theta.context_vectors, squares.context_vectors, word, gradient, rates.table[row], rates.penalty
+                )
 
 
 @compiled
 def _update_matrices(matrices, i, row, plan, squares, work, rates):
     """Add up the partial gradients of C_i in block order and take the step."""
-    blocks = (plan.contexts.shape[1] + GROUP_BLOCK - 1) // GROUP_BLOCK
+    c = plan.contexts.shape[2]
     if matrices.ndim == 3:
-        blocks = (plan.position_groups[row, i] + GROUP_BLOCK - 1) // GROUP_BLOCK
+        blocks = (plan.position_groups[row, i] + POSITION_BLOCK - 1) // POSITION_BLOCK
     else:
         blocks = (plan.context_groups[row] + GROUP_BLOCK - 1) // GROUP_BLOCK
-    gradient = work.matrix_gradients[0, i].copy().reshape(-1)
+    parts = work.matrix_gradients.reshape(work.matrix_gradients.shape[0], c, -1)
+    gradient = parts[0, i].copy()
     for block in range(1, blocks):
-        partial = work.matrix_gradients[block, i].reshape(-1)
         for t in range(gradient.size):
-            gradient[t] += partial[t]
-    _update(
-        _row(matrices, i),
-        _row(squares.matrices, i),
-        gradient,
-        rates.matrix[row],
-        rates.penalty,
-    )
+            gradient[t] += parts[block, i, t]
+    flat, flat_squares = matrices.reshape(c, -1), squares.matrices.reshape(squares.matrices.shape[0], gradient.size)
+    _update_row(flat, flat_squares, i, gradient, rates.matrix[row], rates.penalty)
 
 
 @compiled
@@ -549,13 +574,7 @@ def _update_contexts(matrices, item, row, plan, theta, squares, work, rates, gra
                     gradient[t] += part[t]
         else:
             gradient[:] = work.context_gradients[g]
-        _update(
-            theta.context_vectors[word],
-            _row(squares.context_vectors, word),
-            gradient,
-            rates.table[row],
-            rates.penalty,
-        )
+        _update_row(theta.context_vectors, squares.context_vectors, word, gradient, rates.table[row], rates.penalty)
 
 
 @compiled
@@ -623,13 +642,7 @@ def _nce_targets(item, row, plan, theta, squares, work, rates, shared, gradient,
         if shared:
             work.target_gradients[g] = gradient
         else:
-            _update(
-                theta.target_vectors[word],
-                _row(squares.target_vectors, word),
-                gradient,
-                rates.table[row],
-                rates.penalty,
-            )
+            _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], rates.penalty)
 
 
 @compiled
@@ -637,10 +650,7 @@ def _nce_apply_targets(item, row, plan, theta, squares, work, rates):
     """Shared tables: the step for the target role of each unique word, after the context role has had its own."""
     for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
         word = plan.target_words[row, g]
-        _update(
-            theta.target_vectors[word], _row(squares.target_vectors, word), work.target_gradients[g],
-            rates.table[row], rates.penalty,
-        )  # fmt: skip
+        _update_row(theta.target_vectors, squares.target_vectors, word, work.target_gradients[g], rates.table[row], rates.penalty)  # fmt: skip
 
 
 PHASES = 5
@@ -668,7 +678,7 @@ def nce_steps(
         row = _take_item(sync, 0)
     _wait_for_all(sync, 0, threads)
 
-    position_blocks = c * ((batch + GROUP_BLOCK - 1) // GROUP_BLOCK)
+    position_blocks = c * ((batch + POSITION_BLOCK - 1) // POSITION_BLOCK)
     for row in range(steps):
         phase = 1 + row * PHASES
         context_blocks = (plan.context_groups[row] + GROUP_BLOCK - 1) // GROUP_BLOCK
@@ -814,23 +824,14 @@ def _ml_targets(item, row, plan, theta, squares, work, rates, shared, part):
         if shared:
             work.target_gradients[w] = part[w - v0]
         else:
-            _update(
-                theta.target_vectors[w],
-                _row(squares.target_vectors, w),
-                part[w - v0],
-                rates.table[row],
-                rates.penalty,
-            )
+            _update_row(theta.target_vectors, squares.target_vectors, w, part[w - v0], rates.table[row], rates.penalty)
 
 
 @compiled
 def _ml_apply_targets(item, row, theta, squares, work, rates):
     """Shared tables: the step for the target role of every word."""
     for w in range(item * VOCABULARY_BLOCK, min((item + 1) * VOCABULARY_BLOCK, theta.biases.size)):
-        _update(
-            theta.target_vectors[w], _row(squares.target_vectors, w), work.target_gradients[w],
-            rates.table[row], rates.penalty,
-        )  # fmt: skip
+        _update_row(theta.target_vectors, squares.target_vectors, w, work.target_gradients[w], rates.table[row], rates.penalty)  # fmt: skip
 
 
 @compiled
@@ -857,7 +858,7 @@ def ml_steps(
         row = _take_item(sync, 0)
     _wait_for_all(sync, 0, threads)
 
-    position_blocks = c * ((batch + GROUP_BLOCK - 1) // GROUP_BLOCK)
+    position_blocks = c * ((batch + POSITION_BLOCK - 1) // POSITION_BLOCK)
     target_blocks = (theta.biases.size + VOCABULARY_BLOCK - 1) // VOCABULARY_BLOCK
     for row in range(steps):
         phase = 1 + row * PHASES

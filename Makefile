@@ -1,0 +1,35 @@
+# `make demo` and `make test` are all the set-up there is: both create .venv first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: env demo test lint bench clean
+
+env: .venv/ready
+
+# pip and the packages it installs, into a folder of our own; again when the list of packages has changed
+.venv/ready: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ncelm needs Python 3.11 or newer: make PYTHON=python3.12 env")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[plots,dev]'
+	@touch .venv/ready
+
+demo: env
+	rm -rf demo
+	$(BIN)/ncelm demo --out demo
+
+test: env
+	$(BIN)/python -m pytest
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# STORE=folder: a token store of the text to time on; without it, the demo's text
+bench: env
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
+	@test -n "$(STORE)" || test -d demo/store || $(MAKE) demo
+	$(BIN)/python benchmarks/words_per_second.py $(or $(STORE),demo/store)
+
+clean:
+	rm -rf .venv demo
