@@ -81,26 +81,36 @@ def test_nce_weights_are_between_0_and_1_for_any_score():
     assert ((by_noise >= 0) & (by_noise <= 1)).all()
 
 
+def compiled_nce(scores, log_k_noise):
+    padded_scores, padded_noise, scratch = kernels.padded_samples(len(scores))
+    padded_scores[: len(scores)], padded_noise[: len(scores)] = scores, log_k_noise
+    coefficients = np.empty(len(scores), np.float32)
+    return kernels.nce_coefficients(padded_scores, padded_noise, scratch, coefficients), coefficients
+
+
 def test_compiled_nce_agrees(case):
     losses, by_target, by_noise = nce_of(case["scores"], case)
     for e in range(B):
         words = np.append(case["targets"][e], case["samples"][e])
-        coefficients = np.empty(K + 1, np.float32)
-        objective = kernels.nce_coefficients(
-            case["scores"][e, words].astype(np.float32),
-            case["log_k_noise"][words].astype(np.float32),
-            coefficients,
-        )
+        objective, coefficients = compiled_nce(case["scores"][e, words], case["log_k_noise"][words])
         assert -objective == pytest.approx(losses[e], rel=1e-5)
         np.testing.assert_allclose(coefficients, -np.append(by_target[e], by_noise[e]), rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize("k", [1, 31, 32, 100, 1000])
+def test_compiled_nce_agrees_for_any_number_of_noise_words(k):
+    random = np.random.default_rng(k)
+    scores, log_k_noise = random.normal(-5, 3, k + 1), random.normal(-5, 1, k + 1)
+    loss, by_target, by_noise = estimators.nce(scores[:1], scores[None, 1:], log_k_noise[:1], log_k_noise[None, 1:])
+    objective, coefficients = compiled_nce(scores, log_k_noise)
+    assert -objective == pytest.approx(loss[0], rel=1e-5)
+    np.testing.assert_allclose(coefficients, -np.append(by_target, by_noise), rtol=1e-5, atol=1e-6)
+
+
 def test_compiled_nce_of_extreme_scores_is_finite():
-    scores = np.array([-500.0, 500.0, 500.0, 1e30], np.float32)
-    coefficients = np.empty(4, np.float32)
-    objective = kernels.nce_coefficients(scores, np.zeros(4, np.float32), coefficients)
+    objective, coefficients = compiled_nce([-500.0, *[500.0] * 99, 1e30], [0.0] * 101)
     assert np.isfinite(objective)
-    np.testing.assert_allclose(coefficients, [1, -1, -1, -1])
+    np.testing.assert_allclose(coefficients, [1.0, *[-1.0] * 100])
 
 
 def test_nce_gradient_tends_to_maximum_likelihood_as_k_grows():

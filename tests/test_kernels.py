@@ -204,3 +204,21 @@ def test_weighted_sums_of_rows(d, n):
     add_rows(weights, table, rows, padded[1:-1])
     np.testing.assert_allclose(padded[1:-1], weights.astype(np.float64) @ table[rows], atol=1e-5)
     assert padded[0] == padded[-1] == 7.0  # nothing outside
+
+
+@njit
+def multiply(a, transposed, b, out):
+    kernels._multiply(a, transposed, b, out)
+
+
+@pytest.mark.parametrize("columns", [1, 4, 7, 24, 25, 44, 100])
+@pytest.mark.parametrize(("rows", "depth"), [(1, 1), (4, 9), (7, 100), (64, 3)])
+@pytest.mark.parametrize("transposed", [False, True])
+def test_small_matrix_products(rows, depth, columns, transposed):
+    random = np.random.default_rng(0)
+    a = random.normal(size=(depth, rows) if transposed else (rows, depth)).astype(np.float32)
+    b, padded = random.normal(size=(depth, columns)).astype(np.float32), np.full((rows + 2, columns), 7.0, np.float32)
+    multiply(a, transposed, b, padded[1:-1])
+    np.testing.assert_allclose(padded[1:-1], (a.T if transposed else a).astype(np.float64) @ b, atol=1e-4)
+    assert (padded[0] == 7.0).all()
+    assert (padded[-1] == 7.0).all()

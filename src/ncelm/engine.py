@@ -178,6 +178,7 @@ def _work(sizes: Sizes) -> kernels.Work:
         coefficients=floats(B * (sizes.vocabulary if sizes.exact else sizes.samples)),
         gathered=floats(full, B, d),
         projected=floats(full, B, d),
+        transposed=floats(full, d, d),
         matrix_gradients=floats(sizes.group_blocks, *sizes.matrix_shape),
         target_gradients=floats(sizes.target_groups if sizes.shared else 0, d),
         context_gradients=floats(shared_contexts, d),

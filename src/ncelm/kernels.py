@@ -15,6 +15,7 @@ whatever the number of threads. Two things make that possible without locks:
 Symbols in comments: B minibatch size, c context words, d dimensions, k noise words, V vocabulary, U unique words.
 """
 
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ compiled = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", boun
 
 EXAMPLE_BLOCK = 25  # examples in one work item of the scoring phase
 GROUP_BLOCK = 64  # unique words in one work item of the update phases
-POSITION_BLOCK = 128  # unique words of a context position in one matrix product
+POSITION_BLOCK = 64  # unique words of a context position in one matrix product
 VOCABULARY_BLOCK = (
     500  # words in one matrix product of exact normalisation: 250 x 500 floats fit the second-level cache
 )
@@ -129,9 +130,8 @@ def draw(key, counter):
 def draw_word(bits, threshold, alias):
     """One word from an alias table, by 64 random bits: the upper half picks a column, the lower half a side."""
     column = np.int64(((bits >> np.uint64(32)) * np.uint64(threshold.size)) >> np.uint64(32))
-    if np.uint32(bits & np.uint64(0xFFFFFFFF)) < threshold[column]:
-        return column
-    return np.int64(alias[column])
+    other = np.int64(alias[column])  # always read: a branch that nobody can predict costs more
+    return column if np.uint32(bits & np.uint64(0xFFFFFFFF)) < threshold[column] else other
 
 
 @compiled
@@ -223,14 +223,34 @@ def _score_rows(vector, table, words, scores):
         j += 1
 
 
+# The next two are written as vector instructions, because LLVM vectorises inner loops only: it would load and store
+# the sums again and again that these keep in registers. An array of d columns is worked on in pieces of `lanes` ×
+# `registers` columns, as large as possible first.
+
+
+def _spread(builder, value, vector):
+    """A vector that has `value` in every lane."""
+    out = ir.Constant(vector, ir.Undefined)
+    for lane in range(vector.count):
+        out = builder.insert_element(out, value, ir.Constant(ir.IntType(32), lane))
+    return out
+
+
+def _registers(builder, pointer, offset, vector, count):
+    """Pointers to `count` vectors that lie one after another, `offset` numbers after `pointer`."""
+    start = builder.bitcast(builder.gep(pointer, [offset]), vector.as_pointer())
+    return [builder.gep(start, [ir.Constant(offset.type, i)]) for i in range(count)]
+
+
+def _add_product(builder, total, x, y):
+    """total += x · y, as one instruction where the processor has it."""
+    product = builder.fmul(x, y, flags=("contract",))
+    builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
+
+
 @intrinsic
 def _add_rows(typing_context, weights, table, rows, out):
-    """out = Σ_j weights[j] table[rows[j]]: weights (n,), table (rows, d), rows (n,) int32, out (d,).
-
-    Written as vector instructions because LLVM will not vectorise an outer loop: 32 columns are summed over all rows in
-    four registers and stored once. Left to itself it would load and store `out` again for every few rows.
-    """
-    signature = types.void(weights, table, rows, out)
+    """out = Σ_j weights[j] table[rows[j]]: weights (n,), table (…, d), rows (n,) int32, out (d,)."""
 
     def generate(context, builder, signature, arguments):
         weights, table, rows, out = (
@@ -239,36 +259,78 @@ def _add_rows(typing_context, weights, table, rows, out):
         )
         n, d = builder.extract_value(rows.shape, 0), builder.extract_value(out.shape, 0)
         column = cgutils.alloca_once_value(builder, ir.Constant(n.type, 0))
-        # whole registers first; what is left of d in ever smaller pieces
         for lanes, registers in ((8, 4), (8, 1), (4, 1), (1, 1)):
-            vector = ir.VectorType(ir.FloatType(), lanes)
-            width = ir.Constant(n.type, lanes * registers)
+            vector, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(n.type, lanes * registers)
             sums = [cgutils.alloca_once(builder, vector) for _ in range(registers)]
-            blocks = builder.udiv(builder.sub(d, builder.load(column)), width)
-            with cgutils.for_range(builder, blocks):
+            with cgutils.for_range(builder, builder.udiv(builder.sub(d, builder.load(column)), width)):
                 first = builder.load(column)
                 for total in sums:
                     builder.store(ir.Constant(vector, None), total)
                 with cgutils.for_range(builder, n) as loop:
-                    weight = builder.load(builder.gep(weights.data, [loop.index]))
-                    spread = ir.Constant(vector, ir.Undefined)
-                    for lane in range(lanes):
-                        spread = builder.insert_element(spread, weight, ir.Constant(ir.IntType(32), lane))
+                    weight = _spread(builder, builder.load(builder.gep(weights.data, [loop.index])), vector)
                     row = builder.sext(builder.load(builder.gep(rows.data, [loop.index])), n.type)
-                    start = builder.gep(table.data, [builder.add(builder.mul(row, d), first)])
-                    start = builder.bitcast(start, vector.as_pointer())
-                    for register, total in enumerate(sums):
-                        piece = builder.load(builder.gep(start, [ir.Constant(n.type, register)]), align=4)
-                        product = builder.fmul(spread, piece, flags=("contract",))
-                        builder.store(builder.fadd(builder.load(total), product, flags=("contract",)), total)
-                start = builder.bitcast(builder.gep(out.data, [first]), vector.as_pointer())
-                for register, total in enumerate(sums):
-                    place = builder.gep(start, [ir.Constant(n.type, register)])
+                    offset = builder.add(builder.mul(row, d), first)
+                    for total, piece in zip(
+                        sums, _registers(builder, table.data, offset, vector, registers), strict=True
+                    ):
+                        _add_product(builder, total, weight, builder.load(piece, align=4))
+                for total, place in zip(sums, _registers(builder, out.data, first, vector, registers), strict=True):
                     builder.store(builder.load(total), place, align=4)
                 builder.store(builder.add(first, width), column)
         return context.get_dummy_value()
 
-    return signature, generate
+    return types.void(weights, table, rows, out), generate
+
+
+@intrinsic
+def _multiply(typing_context, a, transposed, b, out):
+    """out = a b, or aᵀ b if `transposed`, for products with some hundred rows and columns, where BLAS is at its weakest.
+
+    Four rows × 24 columns of `out` are summed at a time, in twelve registers.
+    """
+
+    def generate(context, builder, signature, arguments):
+        a, b, out = (context.make_array(signature.args[i])(context, builder, arguments[i]) for i in (0, 2, 3))
+        depth, columns = builder.extract_value(b.shape, 0), builder.extract_value(b.shape, 1)
+        rows, width_of_a, number = builder.extract_value(out.shape, 0), builder.extract_value(a.shape, 1), depth.type
+        one = ir.Constant(number, 1)
+        row_step = builder.select(arguments[1], one, width_of_a)
+        depth_step = builder.select(arguments[1], width_of_a, one)
+        column = cgutils.alloca_once_value(builder, ir.Constant(number, 0))
+        row = cgutils.alloca_once(builder, number)
+        for lanes, registers in ((8, 3), (8, 1), (4, 1), (1, 1)):
+            vector, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(number, lanes * registers)
+            with cgutils.for_range(builder, builder.udiv(builder.sub(columns, builder.load(column)), width)):
+                first = builder.load(column)
+                builder.store(ir.Constant(number, 0), row)
+                for height in (4, 1):
+                    tall = ir.Constant(number, height)
+                    sums = [[cgutils.alloca_once(builder, vector) for _ in range(registers)] for _ in range(height)]
+                    with cgutils.for_range(builder, builder.udiv(builder.sub(rows, builder.load(row)), tall)):
+                        lines = [builder.add(builder.load(row), ir.Constant(number, i)) for i in range(height)]
+                        for total in itertools.chain(*sums):
+                            builder.store(ir.Constant(vector, None), total)
+                        with cgutils.for_range(builder, depth) as loop:
+                            offset = builder.add(builder.mul(loop.index, columns), first)
+                            pieces = [
+                                builder.load(piece, align=4)
+                                for piece in _registers(builder, b.data, offset, vector, registers)
+                            ]
+                            for line, totals in zip(lines, sums, strict=True):
+                                place = builder.add(builder.mul(line, row_step), builder.mul(loop.index, depth_step))
+                                value = _spread(builder, builder.load(builder.gep(a.data, [place])), vector)
+                                for total, piece in zip(totals, pieces, strict=True):
+                                    _add_product(builder, total, value, piece)
+                        for line, totals in zip(lines, sums, strict=True):
+                            offset = builder.add(builder.mul(line, columns), first)
+                            places = _registers(builder, out.data, offset, vector, registers)
+                            for total, place in zip(totals, places, strict=True):
+                                builder.store(builder.load(total), place, align=4)
+                        builder.store(builder.add(builder.load(row), tall), row)
+                builder.store(builder.add(first, width), column)
+        return context.get_dummy_value()
+
+    return types.void(a, types.boolean, b, out), generate
 
 
 # -- from the token store to a planned minibatch ---------------------------------------------------------------------
@@ -442,6 +504,7 @@ class Work(NamedTuple):
     coefficients: np.ndarray  # dJ/ds, (B (k + 1),), or for maximum likelihood (V B,) in blocks of words
     gathered: np.ndarray  # full matrices: r_w of the unique words of each position, (c, B, d)
     projected: np.ndarray  # full matrices: C_i r_w, and on the way back C_i' Σ dJ/dq̂, (c, B, d)
+    transposed: np.ndarray  # full matrices: C_i', (c, d, d)
     matrix_gradients: np.ndarray  # one partial sum for each block: (blocks, c, d, d) or (blocks, c, d)
     target_gradients: np.ndarray  # shared tables only: dJ/dq_w, (groups, d)
     context_gradients: np.ndarray  # shared tables and diagonal matrices only: dJ/dr_w, (groups, d)
@@ -481,7 +544,7 @@ def _project(matrices, item, row, plan, theta, work):
         if first < last:
             for u in range(first, last):
                 work.gathered[i, u] = theta.context_vectors[plan.position_words[row, i, u]]
-            np.dot(work.gathered[i, first:last], matrices[i].T, work.projected[i, first:last])
+            _multiply(work.gathered[i, first:last], False, work.transposed[i], work.projected[i, first:last])
 
 
 @compiled
@@ -517,8 +580,8 @@ def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, s
                     from_example = work.gradients[plan.position_rows[row, i, p]]
                     for t in range(out.size):
                         out[t] += from_example[t]
-            np.dot(summed, matrices[i], work.projected[i, first:last])
-            np.dot(summed.T, work.gathered[i, first:last], work.matrix_gradients[block, i])
+            _multiply(summed, False, matrices[i], work.projected[i, first:last])
+            _multiply(summed, True, work.gathered[i, first:last], work.matrix_gradients[block, i])
     else:
         first, last = item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.context_groups[row])
         partial = work.matrix_gradients[item]
@@ -557,6 +620,16 @@ def _update_matrices(matrices, i, row, plan, squares, work, rates):
             gradient[t] += parts[block, i, t]
     flat, flat_squares = matrices.reshape(c, -1), squares.matrices.reshape(squares.matrices.shape[0], gradient.size)
     _update_row(flat, flat_squares, i, gradient, rates.matrix[row], rates.penalty)
+    _transpose(matrices, i, work)
+
+
+@compiled
+def _transpose(matrices, i, work):
+    """Full matrices: keep C_i' up to date, so that products run along its rows."""
+    if matrices.ndim == 3:
+        for a in range(matrices.shape[1]):
+            for b in range(matrices.shape[2]):
+                work.transposed[i, b, a] = matrices[i, a, b]
 
 
 @compiled
@@ -587,29 +660,46 @@ def _update_bias(biases, squares, word, gradient, rate):
         biases[word] += rate * gradient / (np.sqrt(squares[word]) + np.float32(1e-8))
 
 
-@compiled
-def nce_coefficients(scores, log_k_noise, coefficients):
-    """The objective of one example and its derivative by each score (Eq. 13 with log Z = 0); the target comes first.
+SAMPLE_PAD = 32  # scores of an example are padded to a multiple of this, so that none is left over for a scalar loop
 
-    `scores` is s(w, h) and log_k_noise is log(k·Pn(w)); P(D=1|w) = σ(s − log k·Pn).
+
+@compiled
+def padded_samples(samples):
+    """Room for the scores of an example and their log(k·Pn), with what lies beyond `samples` set to P(D=1) = 0."""
+    size = (samples + SAMPLE_PAD - 1) // SAMPLE_PAD * SAMPLE_PAD
+    return np.zeros(size, np.float32), np.full(size, 100.0, np.float32), np.empty(size, np.float32)
+
+
+@compiled
+def nce_coefficients(scores, log_k_noise, posterior, coefficients):
+    """The objective of one example and its derivative by each score (Eq. 13, constants fixed to 1); the target is first.
+
+    `scores` is s(w, h), log_k_noise is log(k·Pn(w)) and `posterior` is scratch, all from padded_samples.
     """
     for j in range(scores.size):
-        coefficients[j] = np.float32(1.0) / (np.float32(1.0) + exp32(log_k_noise[j] - scores[j]))  # P(D=1|w), Eq. 7
-    # log of a product of probabilities instead of a sum of logs: one log an example, not k + 1
-    product = max(np.float64(coefficients[0]), 1e-38)
-    objective = 0.0
-    for j in range(1, scores.size):
-        product *= max(1.0 - np.float64(coefficients[j]), 1e-38)
+        posterior[j] = np.float32(1.0) / (np.float32(1.0) + exp32(log_k_noise[j] - scores[j]))  # P(D=1|w), Eq. 7
+    posterior[0] = (
+        np.float32(1.0) - posterior[0]
+    )  # from here on: the probability of taking each word for the wrong kind
+    # Log of a product instead of a sum of logs: one log an example, not k + 1. A float32 cannot tell 1 − P from 0 below
+    # 6e-8, so four factors fit a float32, and twelve such products a float64.
+    objective, product = 0.0, 1.0
+    for j in range(0, scores.size, 4):
+        right0, right1 = np.float32(1.0) - posterior[j], np.float32(1.0) - posterior[j + 1]
+        right2, right3 = np.float32(1.0) - posterior[j + 2], np.float32(1.0) - posterior[j + 3]
+        least = np.float32(1e-9)
+        product *= max(right0, least) * max(right1, least) * max(right2, least) * max(right3, least)
         if product < 1e-250:
             objective += np.log(product)
             product = 1.0
-        coefficients[j] = -coefficients[j]
-    coefficients[0] = np.float32(1.0) - coefficients[0]
+    coefficients[0] = posterior[0]
+    for j in range(1, coefficients.size):
+        coefficients[j] = -posterior[j]
     return objective + np.log(product)
 
 
 @compiled
-def _nce_examples(matrices, item, row, plan, noise, theta, work, scores, log_k_noise):
+def _nce_examples(matrices, item, row, plan, noise, theta, work, scores, log_k_noise, posterior):
     """Scores, coefficients and dJ/dq̂ of a block of examples."""
     samples = plan.words.shape[2]
     objective = 0.0
@@ -621,7 +711,7 @@ def _nce_examples(matrices, item, row, plan, noise, theta, work, scores, log_k_n
         for j in range(samples):
             scores[j] += theta.biases[words[j]]
             log_k_noise[j] = noise.log_k_probability[words[j]]
-        objective += nce_coefficients(scores, log_k_noise, coefficients)
+        objective += nce_coefficients(scores, log_k_noise, posterior, coefficients)
         _add_rows(coefficients, theta.target_vectors, words, work.gradients[e])
     work.losses[row, item] = -objective
 
@@ -667,9 +757,12 @@ def nce_steps(
     diagonal = matrices.ndim == 2
     scratch = np.full(theta.context_vectors.shape[0], -1, np.int32)
     spare = np.empty(max(plan.context_order.shape[1], plan.target_order.shape[1]), np.int32)
-    scores, log_k_noise = np.empty(samples, np.float32), np.empty(samples, np.float32)
+    scores, log_k_noise, posterior = padded_samples(samples)
     gradient, weights = np.empty(d, np.float32), np.empty(plan.target_order.shape[1], np.float32)
 
+    if thread == 0:
+        for i in range(c):
+            _transpose(matrices, i, work)
     row = _take_item(sync, 0)
     while row < steps:
         first = first_example + row * batch
@@ -694,7 +787,7 @@ def nce_steps(
 
         item = _take_item(sync, phase + 1)
         while item < example_blocks:
-            _nce_examples(matrices, item, row, plan, noise, theta, work, scores, log_k_noise)
+            _nce_examples(matrices, item, row, plan, noise, theta, work, scores, log_k_noise, posterior)
             item = _take_item(sync, phase + 1)
         _wait_for_all(sync, phase + 1, threads)
 
@@ -850,6 +943,9 @@ def ml_steps(
         np.empty((max(VOCABULARY_BLOCK, ML_EXAMPLE_BLOCK), d), np.float32),
     )
 
+    if thread == 0:
+        for i in range(c):
+            _transpose(matrices, i, work)
     row = _take_item(sync, 0)
     while row < steps:
         first = first_example + row * batch
