@@ -1,9 +1,10 @@
-"""The rival: noise-contrastive training of the log-bilinear model as a competent user of PyTorch writes it.
+"""The rivals: noise-contrastive training of the log-bilinear model as users of PyTorch write it.
 
-Nothing here is held back. Minibatches are whole tensor operations, tables have sparse gradients, all contexts are
-looked up once before training begins. Where there are several natural ways to write the same thing (how to draw noise
-words, how to multiply, sparse or dense gradients), `fastest_trainer` times them on the machine and text at hand, and
-the rival is the fastest of them.
+Nothing here is held back. Minibatches are whole tensor operations, all contexts are looked up once before training
+begins. The plain rival is what one writes first: sparse embeddings, `torch.multinomial`, `torch.bmm`. Where there are
+several natural ways to write the same thing (how to draw noise words, how to multiply, sparse or dense gradients),
+`fastest_trainer` times them on the machine and text at hand: the tuned rival is the fastest of them, and the compiled
+rival the fastest through torch.compile.
 """
 
 import time
@@ -54,6 +55,9 @@ SCORES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "einsum": lambda predicted, vectors: torch.einsum("bd,bwd->bw", predicted, vectors),
     "multiply and sum": lambda predicted, vectors: (predicted.unsqueeze(1) * vectors).sum(2),
 }
+
+
+PLAIN_WAY, PLAIN_DRAWING = Way("bmm", sparse=True, compiled=False), "torch.multinomial"
 
 
 class LogBilinear(nn.Module):
