@@ -147,6 +147,7 @@ def test_wrong_options(folder, tmp_path, capsys):
     refused(capsys, ["evaluate", folder / "run", "--split", "dev"], "no dev split")
     refused(capsys, ["neighbors", folder / "run", "zebra"], "'zebra'")
     refused(capsys, ["neighbors", folder / "run"], "no word")
+    refused(capsys, ["neighbors", folder / "run", "cat", "--count", "0"], "--count is 0")
     assert not (tmp_path / "run").exists()
 
 

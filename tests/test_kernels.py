@@ -140,8 +140,9 @@ def test_contexts_agree_with_the_readable_twin(stores, boundary, before, after):
     everywhere = np.arange(ids.size)
     expected, _ = contexts_and_targets(ids, everywhere, before, after, boundary, end, pad)
     out = np.empty((ids.size, before + after), np.int64)
+    corpus = kernels.Corpus(ids, before, boundary == "sentence", end, pad)
     for position in everywhere:
-        kernels.fill_contexts(ids, position, before, boundary == "sentence", end, pad, out[position])
+        kernels.fill_contexts(corpus, position, out[position])
     np.testing.assert_array_equal(out, expected)
 
 

@@ -22,6 +22,10 @@ from ncelm.training import Progress, TrainConfig, train
 Json = Annotated[bool, arg(help="Answer in JSON, for programs.")]
 Threads = Annotated[int | None, arg(help="Threads to use; all cores by default. The result is the same to the bit.")]
 Run = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `ncelm train` has made.")]
+Table = Annotated[
+    Literal["context", "target"],
+    arg(help="Vectors of words as context (r_w) or as predicted words (q_w)."),
+]
 
 
 @dataclass(frozen=True)
@@ -262,10 +266,7 @@ class Neighbors:
     run_folder: Run
     words: Annotated[tuple[str, ...], Positional, arg(metavar="WORD…")]
     count: Annotated[int, arg(help="How many to show.")] = 10
-    table: Annotated[
-        Literal["context", "target"],
-        arg(help="Vectors of words as context (r_w) or as predicted words (q_w)."),
-    ] = "context"
+    table: Table = "context"
     json: Json = False
 
     def run(self) -> None:
@@ -290,10 +291,7 @@ class Export:
     to: Annotated[
         VectorFormat, arg(help="word2vec's text or binary form, or GloVe's (text without the first line).")
     ] = "word2vec"
-    table: Annotated[
-        Literal["context", "target"],
-        arg(help="Vectors of words as context (r_w) or as predicted words (q_w)."),
-    ] = "context"
+    table: Table = "context"
     json: Json = False
 
     def run(self) -> None:

@@ -54,7 +54,8 @@ class Sizes:
     @property
     def planned(self) -> int:
         """Minibatches planned together: G."""
-        return int(np.clip(PLAN_BYTES // self.plan_bytes, 1, MOST_PLANNED))
+        most = 2 if self.exact else MOST_PLANNED  # those of maximum likelihood take long enough by themselves
+        return int(np.clip(PLAN_BYTES // self.plan_bytes, 1, most))
 
     @property
     def matrix_shape(self) -> tuple[int, ...]:

@@ -32,9 +32,7 @@ compiled = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", boun
 EXAMPLE_BLOCK = 25  # examples in one work item of the scoring phase
 GROUP_BLOCK = 64  # unique words in one work item of the update phases
 POSITION_BLOCK = 64  # unique words of a context position in one matrix product
-VOCABULARY_BLOCK = (
-    500  # words in one matrix product of exact normalisation: 250 x 500 floats fit the second-level cache
-)
+VOCABULARY_BLOCK = 1000  # words in one matrix product of exact normalisation
 ML_EXAMPLE_BLOCK = 250  # examples in one work item of maximum likelihood
 
 
@@ -284,7 +282,7 @@ def _add_rows(typing_context, weights, table, rows, out):
 
 @intrinsic
 def _multiply(typing_context, a, transposed, b, out):
-    """out = a b, or aᵀ b if `transposed`, for products with some hundred rows and columns, where BLAS is at its weakest.
+    """out = a b, or aᵀ b if `transposed`, for a few hundred rows and columns, where BLAS is at its weakest.
 
     Four rows × 24 columns of `out` are summed at a time, in twelve registers.
     """
@@ -337,8 +335,9 @@ def _multiply(typing_context, a, transposed, b, out):
 
 
 @compiled
-def fill_contexts(ids, position, before, within_sentence, end_id, pad_id, out):
+def fill_contexts(corpus, position, out):
     """Write the context of the word at `position` into out (c,): the twin of corpus.contexts_and_targets."""
+    ids, before, within_sentence, end_id, pad_id = corpus
     inside = True
     for i in range(before):  # walking left from the target; the nearest word goes last
         place = position - 1 - i
@@ -455,15 +454,7 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
     plan.sizes[row] = size
     for e in range(size):
         position = permuted(first + e, corpus.ids.size, shuffle, half)
-        fill_contexts(
-            corpus.ids,
-            position,
-            corpus.before,
-            corpus.within_sentence,
-            corpus.end_id,
-            corpus.pad_id,
-            contexts[e],
-        )
+        fill_contexts(corpus, position, contexts[e])
         words[e, 0] = corpus.ids[position]
         key = stream_key(seed, step, e)
         for j in range(1, samples):
@@ -672,15 +663,14 @@ def padded_samples(samples):
 
 @compiled
 def nce_coefficients(scores, log_k_noise, posterior, coefficients):
-    """The objective of one example and its derivative by each score (Eq. 13, constants fixed to 1); the target is first.
+    """The objective of one example and its derivative by each score (Eq. 13, constants fixed to 1); target first.
 
     `scores` is s(w, h), log_k_noise is log(k·Pn(w)) and `posterior` is scratch, all from padded_samples.
     """
     for j in range(scores.size):
         posterior[j] = np.float32(1.0) / (np.float32(1.0) + exp32(log_k_noise[j] - scores[j]))  # P(D=1|w), Eq. 7
-    posterior[0] = (
-        np.float32(1.0) - posterior[0]
-    )  # from here on: the probability of taking each word for the wrong kind
+    # from here on: the probability of taking a word for the wrong kind, whichever kind it is
+    posterior[0] = np.float32(1.0) - posterior[0]
     # Log of a product instead of a sum of logs: one log an example, not k + 1. A float32 cannot tell 1 − P from 0 below
     # 6e-8, so four factors fit a float32, and twelve such products a float64.
     objective, product = 0.0, 1.0
@@ -736,14 +726,82 @@ def _nce_targets(item, row, plan, theta, squares, work, rates, shared, gradient,
 
 
 @compiled
-def _nce_apply_targets(item, row, plan, theta, squares, work, rates):
-    """Shared tables: the step for the target role of each unique word, after the context role has had its own."""
-    for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
-        word = plan.target_words[row, g]
-        _update_row(theta.target_vectors, squares.target_vectors, word, work.target_gradients[g], rates.table[row], rates.penalty)  # fmt: skip
+def _update_shared_row(word, place, row, theta, squares, work, rates):
+    """Shared tables: the step for a word as a prediction, after it has had its step as a context."""
+    gradient = work.target_gradients[place]
+    _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], rates.penalty)
 
 
-PHASES = 5
+PHASES = 5  # of a minibatch; planning, for all minibatches of a call, comes before them as phase 0
+
+
+@compiled
+def _blocks(count, size):
+    """How many blocks of this size hold so many things."""
+    return (count + size - 1) // size
+
+
+@compiled
+def _plan_phase(
+    thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
+):
+    """Plan all minibatches of the call, a minibatch to a work item."""
+    matrices = theta.matrices
+    scratch = np.full(theta.context_vectors.shape[0], -1, np.int32)
+    spare = np.empty(max(plan.context_order.shape[1], plan.target_order.shape[1]), np.int32)
+    if thread == 0:
+        for i in range(matrices.shape[0]):
+            _transpose(matrices, i, work)
+    row = _take_item(sync, 0)
+    while row < steps:
+        first = first_example + row * batch
+        size = min(batch, corpus.ids.size - first)
+        _plan_minibatch(
+            corpus, noise, seed, epoch, first_step + row, first, size, row, plan, matrices.ndim == 2, scratch, spare
+        )
+        row = _take_item(sync, 0)
+    _wait_for_all(sync, 0, threads)
+
+
+@compiled
+def _project_phase(threads, sync, phase, row, plan, theta, work):
+    """Full matrices: C_i r_w for all unique words of all positions."""
+    if theta.matrices.ndim == 3:
+        items = plan.contexts.shape[2] * _blocks(plan.contexts.shape[1], POSITION_BLOCK)
+        item = _take_item(sync, phase)
+        while item < items:
+            _project(theta.matrices, item, row, plan, theta, work)
+            item = _take_item(sync, phase)
+        _wait_for_all(sync, phase, threads)
+
+
+@compiled
+def _context_gradient_phase(threads, sync, phase, item, done, row, plan, theta, squares, work, rates, shared, gradient):
+    """Gradients of contexts and matrices, as the work items from `done` on; the thread has taken `item` already."""
+    if theta.matrices.ndim == 3:
+        items = plan.contexts.shape[2] * _blocks(plan.contexts.shape[1], POSITION_BLOCK)
+    else:
+        items = _blocks(plan.context_groups[row], GROUP_BLOCK)
+    while item < done + items:
+        _context_gradients(theta.matrices, item - done, row, plan, theta, squares, work, rates, shared, gradient)
+        item = _take_item(sync, phase)
+    _wait_for_all(sync, phase, threads)
+
+
+@compiled
+def _context_update_phase(threads, sync, phase, row, plan, theta, squares, work, rates, shared, gradient):
+    """Steps for the matrices and for those context rows that have not had theirs."""
+    c = plan.contexts.shape[2]
+    done_already = theta.matrices.ndim == 2 and not shared
+    items = c + (0 if done_already else _blocks(plan.context_groups[row], GROUP_BLOCK))
+    item = _take_item(sync, phase)
+    while item < items:
+        if item < c:
+            _update_matrices(theta.matrices, item, row, plan, squares, work, rates)
+        else:
+            _update_contexts(theta.matrices, item - c, row, plan, theta, squares, work, rates, gradient)
+        item = _take_item(sync, phase)
+    _wait_for_all(sync, phase, threads)
 
 
 @compiled
@@ -752,73 +810,44 @@ def nce_steps(
     plan, theta, squares, work, rates, shared,
 ):  # fmt: skip
     """Train by noise-contrastive estimation on `steps` minibatches; entered by all threads at once."""
-    d, c, samples = theta.target_vectors.shape[1], plan.contexts.shape[2], plan.words.shape[2]
-    matrices = theta.matrices
-    diagonal = matrices.ndim == 2
-    scratch = np.full(theta.context_vectors.shape[0], -1, np.int32)
-    spare = np.empty(max(plan.context_order.shape[1], plan.target_order.shape[1]), np.int32)
-    scores, log_k_noise, posterior = padded_samples(samples)
-    gradient, weights = np.empty(d, np.float32), np.empty(plan.target_order.shape[1], np.float32)
-
-    if thread == 0:
-        for i in range(c):
-            _transpose(matrices, i, work)
-    row = _take_item(sync, 0)
-    while row < steps:
-        first = first_example + row * batch
-        size = min(batch, corpus.ids.size - first)
-        _plan_minibatch(corpus, noise, seed, epoch, first_step + row, first, size, row, plan, diagonal, scratch, spare)
-        row = _take_item(sync, 0)
-    _wait_for_all(sync, 0, threads)
-
-    position_blocks = c * ((batch + POSITION_BLOCK - 1) // POSITION_BLOCK)
+    scores, log_k_noise, posterior = padded_samples(plan.words.shape[2])
+    gradient = np.empty(theta.target_vectors.shape[1], np.float32)
+    weights = np.empty(plan.target_order.shape[1], np.float32)
+    _plan_phase(
+        thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
+    )
     for row in range(steps):
         phase = 1 + row * PHASES
-        context_blocks = (plan.context_groups[row] + GROUP_BLOCK - 1) // GROUP_BLOCK
-        target_blocks = (plan.target_groups[row] + GROUP_BLOCK - 1) // GROUP_BLOCK
-        example_blocks = (plan.sizes[row] + EXAMPLE_BLOCK - 1) // EXAMPLE_BLOCK
+        _project_phase(threads, sync, phase, row, plan, theta, work)
 
-        if not diagonal:
+        phase += 1
+        item = _take_item(sync, phase)
+        while item < _blocks(plan.sizes[row], EXAMPLE_BLOCK):
+            _nce_examples(theta.matrices, item, row, plan, noise, theta, work, scores, log_k_noise, posterior)
             item = _take_item(sync, phase)
-            while item < position_blocks:
-                _project(matrices, item, row, plan, theta, work)
-                item = _take_item(sync, phase)
-            _wait_for_all(sync, phase, threads)
+        _wait_for_all(sync, phase, threads)
 
-        item = _take_item(sync, phase + 1)
-        while item < example_blocks:
-            _nce_examples(matrices, item, row, plan, noise, theta, work, scores, log_k_noise, posterior)
-            item = _take_item(sync, phase + 1)
-        _wait_for_all(sync, phase + 1, threads)
+        phase += 1
+        target_blocks = _blocks(plan.target_groups[row], GROUP_BLOCK)
+        item = _take_item(sync, phase)
+        while item < target_blocks:
+            _nce_targets(item, row, plan, theta, squares, work, rates, shared, gradient, weights)
+            item = _take_item(sync, phase)
+        _context_gradient_phase(
+            threads, sync, phase, item, target_blocks, row, plan, theta, squares, work, rates, shared, gradient
+        )
 
-        gradient_blocks = context_blocks if diagonal else position_blocks
-        item = _take_item(sync, phase + 2)
-        while item < gradient_blocks + target_blocks:
-            if item < target_blocks:
-                _nce_targets(item, row, plan, theta, squares, work, rates, shared, gradient, weights)
-            else:
-                _context_gradients(
-                    matrices, item - target_blocks, row, plan, theta, squares, work, rates, shared, gradient
-                )
-            item = _take_item(sync, phase + 2)
-        _wait_for_all(sync, phase + 2, threads)
-
-        update_blocks = 0 if diagonal and not shared else context_blocks
-        item = _take_item(sync, phase + 3)
-        while item < c + update_blocks:
-            if item < c:
-                _update_matrices(matrices, item, row, plan, squares, work, rates)
-            else:
-                _update_contexts(matrices, item - c, row, plan, theta, squares, work, rates, gradient)
-            item = _take_item(sync, phase + 3)
-        _wait_for_all(sync, phase + 3, threads)
+        phase += 1
+        _context_update_phase(threads, sync, phase, row, plan, theta, squares, work, rates, shared, gradient)
 
         if shared:
-            item = _take_item(sync, phase + 4)
+            phase += 1
+            item = _take_item(sync, phase)
             while item < target_blocks:
-                _nce_apply_targets(item, row, plan, theta, squares, work, rates)
-                item = _take_item(sync, phase + 4)
-            _wait_for_all(sync, phase + 4, threads)
+                for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
+                    _update_shared_row(plan.target_words[row, g], g, row, theta, squares, work, rates)
+                item = _take_item(sync, phase)
+            _wait_for_all(sync, phase, threads)
 
 
 # -- exact normalisation -----------------------------------------------------------------------------------------------
@@ -921,87 +950,49 @@ def _ml_targets(item, row, plan, theta, squares, work, rates, shared, part):
 
 
 @compiled
-def _ml_apply_targets(item, row, theta, squares, work, rates):
-    """Shared tables: the step for the target role of every word."""
-    for w in range(item * VOCABULARY_BLOCK, min((item + 1) * VOCABULARY_BLOCK, theta.biases.size)):
-        _update_row(theta.target_vectors, squares.target_vectors, w, work.target_gradients[w], rates.table[row], rates.penalty)  # fmt: skip
-
-
-@compiled
 def ml_steps(
     thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example,
     plan, theta, squares, work, rates, shared,
 ):  # fmt: skip
     """Train by exact maximum likelihood on `steps` minibatches; entered by all threads at once."""
-    d, c = theta.target_vectors.shape[1], plan.contexts.shape[2]
-    matrices = theta.matrices
-    diagonal = matrices.ndim == 2
-    scratch = np.full(theta.context_vectors.shape[0], -1, np.int32)
-    spare = np.empty(plan.context_order.shape[1], np.int32)
-    gradient, part = (
-        np.empty(d, np.float32),
-        np.empty((max(VOCABULARY_BLOCK, ML_EXAMPLE_BLOCK), d), np.float32),
+    vocabulary, d = theta.target_vectors.shape
+    gradient = np.empty(d, np.float32)
+    part = np.empty((max(VOCABULARY_BLOCK, ML_EXAMPLE_BLOCK), d), np.float32)
+    _plan_phase(
+        thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
     )
-
-    if thread == 0:
-        for i in range(c):
-            _transpose(matrices, i, work)
-    row = _take_item(sync, 0)
-    while row < steps:
-        first = first_example + row * batch
-        size = min(batch, corpus.ids.size - first)
-        _plan_minibatch(corpus, noise, seed, epoch, first_step + row, first, size, row, plan, diagonal, scratch, spare)
-        row = _take_item(sync, 0)
-    _wait_for_all(sync, 0, threads)
-
-    position_blocks = c * ((batch + POSITION_BLOCK - 1) // POSITION_BLOCK)
-    target_blocks = (theta.biases.size + VOCABULARY_BLOCK - 1) // VOCABULARY_BLOCK
+    target_blocks = _blocks(vocabulary, VOCABULARY_BLOCK)
     for row in range(steps):
         phase = 1 + row * PHASES
-        context_blocks = (plan.context_groups[row] + GROUP_BLOCK - 1) // GROUP_BLOCK
-        example_blocks = (plan.sizes[row] + ML_EXAMPLE_BLOCK - 1) // ML_EXAMPLE_BLOCK
+        _project_phase(threads, sync, phase, row, plan, theta, work)
 
-        if not diagonal:
+        phase += 1
+        item = _take_item(sync, phase)
+        while item < _blocks(plan.sizes[row], ML_EXAMPLE_BLOCK):
+            _ml_examples(theta.matrices, item, row, plan, theta, work, part)
             item = _take_item(sync, phase)
-            while item < position_blocks:
-                _project(matrices, item, row, plan, theta, work)
-                item = _take_item(sync, phase)
-            _wait_for_all(sync, phase, threads)
+        _wait_for_all(sync, phase, threads)
 
-        item = _take_item(sync, phase + 1)
-        while item < example_blocks:
-            _ml_examples(matrices, item, row, plan, theta, work, part)
-            item = _take_item(sync, phase + 1)
-        _wait_for_all(sync, phase + 1, threads)
+        phase += 1
+        item = _take_item(sync, phase)
+        while item < target_blocks:
+            _ml_targets(item, row, plan, theta, squares, work, rates, shared, part)
+            item = _take_item(sync, phase)
+        _context_gradient_phase(
+            threads, sync, phase, item, target_blocks, row, plan, theta, squares, work, rates, shared, gradient
+        )
 
-        gradient_blocks = context_blocks if diagonal else position_blocks
-        item = _take_item(sync, phase + 2)
-        while item < gradient_blocks + target_blocks:
-            if item < target_blocks:
-                _ml_targets(item, row, plan, theta, squares, work, rates, shared, part)
-            else:
-                _context_gradients(
-                    matrices, item - target_blocks, row, plan, theta, squares, work, rates, shared, gradient
-                )
-            item = _take_item(sync, phase + 2)
-        _wait_for_all(sync, phase + 2, threads)
-
-        update_blocks = 0 if diagonal and not shared else context_blocks
-        item = _take_item(sync, phase + 3)
-        while item < c + update_blocks:
-            if item < c:
-                _update_matrices(matrices, item, row, plan, squares, work, rates)
-            else:
-                _update_contexts(matrices, item - c, row, plan, theta, squares, work, rates, gradient)
-            item = _take_item(sync, phase + 3)
-        _wait_for_all(sync, phase + 3, threads)
+        phase += 1
+        _context_update_phase(threads, sync, phase, row, plan, theta, squares, work, rates, shared, gradient)
 
         if shared:
-            item = _take_item(sync, phase + 4)
+            phase += 1
+            item = _take_item(sync, phase)
             while item < target_blocks:
-                _ml_apply_targets(item, row, theta, squares, work, rates)
-                item = _take_item(sync, phase + 4)
-            _wait_for_all(sync, phase + 4, threads)
+                for word in range(item * VOCABULARY_BLOCK, min((item + 1) * VOCABULARY_BLOCK, vocabulary)):
+                    _update_shared_row(word, word, row, theta, squares, work, rates)
+                item = _take_item(sync, phase)
+            _wait_for_all(sync, phase, threads)
 
 
 SCORE_BLOCK = 250  # examples in one work item of exact scoring
@@ -1050,15 +1041,7 @@ def score_positions(thread, threads, sync, corpus, theta, first, last, scores, l
         start = first + item * SCORE_BLOCK
         n = min(SCORE_BLOCK, last - start)
         for e in range(n):
-            fill_contexts(
-                corpus.ids,
-                start + e,
-                corpus.before,
-                corpus.within_sentence,
-                corpus.end_id,
-                corpus.pad_id,
-                contexts[e],
-            )
+            fill_contexts(corpus, start + e, contexts[e])
         predict_contexts(theta, contexts[:n], predicted[:n])
         largest[:] = -np.inf
         total[:] = 0.0
@@ -1074,4 +1057,3 @@ def score_positions(thread, threads, sync, corpus, theta, first, last, scores, l
         for e in range(n):
             log_z[start - first + e] = np.float64(largest[e]) + np.log(total[e])
         item = _take_item(sync, 0)
-    _wait_for_all(sync, 0, threads)

@@ -146,6 +146,8 @@ class LanguageModel:
         """The n words whose vectors point most nearly the same way, with the cosine of the angle."""
         if word not in self.vocabulary:
             raise NcelmError(f"{word!r} is not in the model's vocabulary of {len(self.vocabulary):,} words")
+        if n < 1:
+            raise NcelmError(f"--count is {n}: ask for at least one neighbour")
         vectors = self.vectors(table)
         norms = np.linalg.norm(vectors, axis=1)
         own = self.vocabulary.id(word)

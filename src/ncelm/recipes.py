@@ -24,15 +24,7 @@ def ptb_nce() -> TrainConfig:
 
 def ptb_ml() -> TrainConfig:
     """Table 1 of the paper, exact maximum likelihood: the rival that NCE is measured against."""
-    return TrainConfig(
-        estimator="ml",
-        optimizer="sgd",
-        learning_rate=0.01,
-        matrix_rate=0.03,
-        schedule="halve",
-        min_improvement=0.01,
-        epochs=50,
-    )
+    return ptb_nce().with_changes(estimator="ml")
 
 
 def ptb_fast() -> TrainConfig:

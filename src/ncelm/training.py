@@ -425,7 +425,7 @@ def _flat(config: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _deferred_interrupt() -> Iterator[threading.Event]:
-    """Let Ctrl-C set a flag instead of tearing threads apart that wait for each other; a second one is not deferred."""
+    """Let Ctrl-C set a flag, which is looked at after every group of minibatches, instead of tearing threads apart."""
     interrupted = threading.Event()
     if threading.current_thread() is not threading.main_thread():
         yield interrupted
