@@ -169,7 +169,7 @@ def test_bits_do_not_depend_on_threads_or_on_grouping(stores, estimator, matrice
     for threads, together in ((1, 5), (2, 5), (3, 1), (2, 2)):
         with Team(threads) as team:
             engine, model, *_ = engine_for(stores["sentence"], config, team)
-            steps = engine.steps_per_epoch
+            steps, together = engine.steps_per_epoch, min(together, engine.sizes.planned)
             for step in range(0, steps, together):
                 n = min(together, steps - step)
                 engine.run(0, step, np.full(n, 0.05), np.full(n, 0.01))

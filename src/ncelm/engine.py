@@ -110,6 +110,8 @@ class Engine:
     def run(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray) -> np.ndarray:
         """Train on the minibatches step, step + 1, … of an epoch, one for each rate; return the loss of each."""
         steps = len(table_rates)
+        if steps > self.sizes.planned:  # compiled code would write beyond its buffers
+            raise ValueError(f"{steps} minibatches at once, but there is room for {self.sizes.planned}")
         rates = kernels.Rates(table_rates.astype(np.float32), matrix_rates.astype(np.float32), np.float32(self.penalty))
         self.work.losses[:] = 0.0
         self.team.run(
