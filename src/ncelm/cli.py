@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 from tqdm import tqdm
-from tyro.conf import OmitArgPrefixes, Positional, arg
+from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
 
 from ncelm import __version__
 from ncelm.errors import NcelmError
@@ -308,7 +308,7 @@ class Demo:
     """Train on English that every machine has, by NCE and by maximum likelihood, and show what comes of it.
 
     The text is the prose in Python's own documentation strings and help topics. Takes about a minute, most of it
-    maximum likelihood.
+    maximum likelihood, and another minute the first time, to compile.
     """
 
     out: Annotated[Path, arg(help="Where the store, both runs and the plot go: a folder that does not exist yet.")] = (
@@ -328,17 +328,6 @@ class Demo:
             result = demo(self.out, self.threads, say, lambda at: _show_training(bar, at))
         if self.json:
             _print_json(result)
-
-
-Command = (
-    Annotated[Prepare, tyro.conf.subcommand("prepare")]
-    | Annotated[Train, tyro.conf.subcommand("train")]
-    | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
-    | Annotated[Score, tyro.conf.subcommand("score")]
-    | Annotated[Neighbors, tyro.conf.subcommand("neighbors")]
-    | Annotated[Export, tyro.conf.subcommand("export")]
-    | Annotated[Demo, tyro.conf.subcommand("demo")]
-)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -369,17 +358,25 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse(arguments: list[str]) -> Any:
-    """The command to run. A recipe named on the command line decides the defaults of `train`."""
-    command: Any = Command
-    name = _recipe_named(arguments)
-    if arguments[:1] == ["train"] and name is not None:
-        Train.__dataclass_fields__["config"].default_factory = lambda: recipe(name)
+    """The command to run."""
+    # a recipe named on the command line decides the defaults of `train`, and so the text of its help
+    name = _recipe_named(arguments) if arguments[0] == "train" else "default"
+    train_default = Train(tyro.MISSING, tyro.MISSING, recipe=name, config=recipe(name))
+    command: Any = (
+        Annotated[Prepare, subcommand("prepare")]
+        | Annotated[Train, subcommand("train", default=train_default)]
+        | Annotated[Evaluate, subcommand("evaluate")]
+        | Annotated[Score, subcommand("score")]
+        | Annotated[Neighbors, subcommand("neighbors")]
+        | Annotated[Export, subcommand("export")]
+        | Annotated[Demo, subcommand("demo")]
+    )
     return tyro.cli(
         command, prog="ncelm", args=arguments, description=_DESCRIPTION, config=(tyro.conf.FlagCreatePairsOff,)
     )
 
 
-def _recipe_named(arguments: list[str]) -> str | None:
+def _recipe_named(arguments: list[str]) -> str:
     name = "default"
     for this, following in zip(arguments, [*arguments[1:], ""], strict=True):
         if this == "--recipe":

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import sysconfig
 import time
 from collections.abc import Callable, Iterator
@@ -11,47 +12,60 @@ from typing import Any
 import numpy as np
 
 from ncelm.errors import NcelmError
-from ncelm.files import new_folder, write_whole
+from ncelm.files import refuse_existing, write_errors, write_whole
 from ncelm.language_model import LanguageModel
 from ncelm.preparing import prepare
 from ncelm.recipes import recipe
 from ncelm.run import METRICS, Metrics
 from ncelm.training import Progress, TrainConfig, train
 
-SENTENCE = "this function returns a list of strings ."
-SCRAMBLED = "strings returns of a this list function ."
+SENTENCE = "This function returns a list of strings."
+SCRAMBLED = "Strings returns of a this list function."
 WORDS = ("string", "file", "returns", "two")
-COMMON = "returns"
 
 
 def demo(
     out: Path, threads: int | None, say: Callable[[str], None], progress: Callable[[Progress], None]
 ) -> dict[str, Any]:
     """Prepare, train twice, compare and plot in the folder `out`; return the figures."""
-    with new_folder(out) as folder:
-        began = time.perf_counter()
-        write_text(folder / "text.txt")
-        store = prepare(
-            [folder / "text.txt"],
-            out=folder / "store",
-            lowercase=True,
-            min_count=3,
-            punkt="train",
-            valid_sentences=1000,
-            test_sentences=1000,
-        )
-        say(
-            f"{store.split('train').tokens:,} words of Python's own documentation, "
-            f"{len(store.vocabulary):,} different ones ({time.perf_counter() - began:.0f} s to prepare)"
-        )
-        nce = recipe("default").with_changes(epochs=4)
-        results = {}
-        for name, config in (("NCE", nce), ("ML", nce.with_changes(estimator="ml"))):
-            results[name] = _train_one(store, folder / name.lower(), config, threads, progress)
-        _show(results, say)
-        lm = LanguageModel.load(folder / "nce", threads)
-        _show_words(lm, say)
-        plot(folder, results, say)
+    refuse_existing(out)
+    try:
+        return _demo(out, threads, say, progress)
+    except BaseException:  # also Ctrl-C: a demonstration is quickly repeated
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _demo(
+    out: Path, threads: int | None, say: Callable[[str], None], progress: Callable[[Progress], None]
+) -> dict[str, Any]:
+    began = time.perf_counter()
+    with write_errors(out):
+        out.mkdir(parents=True)
+    write_text(out / "text.txt")
+    say("reading Python's own documentation …")
+    store = prepare(
+        [out / "text.txt"],
+        out=out / "store",
+        lowercase=True,
+        min_count=3,
+        punkt="train",
+        valid_sentences=1000,
+        test_sentences=1000,
+    )
+    say(
+        f"{store.split('train').tokens:,} words, {len(store.vocabulary):,} different ones "
+        f"({time.perf_counter() - began:.0f} s to prepare)"
+    )
+    say("training by NCE, then by maximum likelihood (the first time, compiling comes before that) …")
+    nce = recipe("default").with_changes(epochs=3)
+    results = {
+        name: _train_one(store, out / name.lower(), config, threads, progress)
+        for name, config in (("NCE", nce), ("ML", nce.with_changes(estimator="ml")))
+    }
+    _show(results, say)
+    _show_words(LanguageModel.load(out / "nce", threads), say)
+    plot(out, results, say)
     say(f"everything is in {out}: try `ncelm score {out / 'nce'}` or `ncelm neighbors {out / 'nce'} WORD`")
     return results
 
