@@ -256,3 +256,10 @@ def test_a_run_without_a_model_says_so(broken):
     (broken / run.MODEL).unlink()
     with pytest.raises(NcelmError, match="no model yet"):
         load(broken)
+
+
+def test_a_vocabulary_of_another_model_is_refused(broken):
+    path = broken / run.VOCABULARY
+    path.write_text(path.read_text().replace("cat", "cow"))
+    with pytest.raises(NcelmError, match="not the vocabulary of this model"):
+        load(broken)

@@ -1,6 +1,7 @@
 """Files and folders that are written whole or not at all, and JSON that is read with suspicion."""
 
 import errno
+import glob
 import json
 import os
 import shutil
@@ -55,7 +56,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(partial, ignore_errors=True)  # left by a killed process that had our number
+        _remove_abandoned(path)
         partial.mkdir()
         try:
             yield partial
@@ -63,6 +64,23 @@ def new_folder(path: Path) -> Iterator[Path]:
             partial.rename(path)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_abandoned(path: Path) -> None:
+    """Remove what killed processes left when they were making `path`."""
+    for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
+        number = partial.name.removesuffix(".partial").rpartition(".")[2]
+        if not number.isdigit():
+            continue
+        try:
+            if int(number) != os.getpid():
+                os.kill(int(number), 0)  # asks only whether there is such a process
+                continue
+        except (ProcessLookupError, OverflowError):
+            pass
+        except PermissionError:
+            continue  # somebody else's, and alive
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def refuse_existing(path: Path) -> None:

@@ -61,6 +61,8 @@ class LanguageModel:
         if not (path / run.MODEL).exists():
             raise NcelmError(f"{path} has no model yet: no epoch was finished; go on with `ncelm train … --resume`")
         vocabulary = Vocabulary.load(path / run.VOCABULARY)
+        if description.get("vocabulary_digest") != vocabulary.digest:
+            raise NcelmError(f"{path / run.VOCABULARY} is not the vocabulary of this model: restore it from a copy")
         arrays, _ = run.read_arrays(path / run.MODEL, LogBilinear.shapes(config, len(vocabulary)))
         model = LogBilinear.from_arrays(config, arrays)
         return cls(model, vocabulary, boundary, text, store_path, threads)

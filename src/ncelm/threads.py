@@ -1,6 +1,5 @@
 """A team of threads that enter one compiled kernel together."""
 
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
@@ -12,6 +11,7 @@ from threadpoolctl import threadpool_limits
 
 from ncelm.errors import NcelmError
 from ncelm.kernels import SYNC_STRIDE
+from ncelm.machine import available_cores
 
 
 class Team:
@@ -22,8 +22,7 @@ class Team:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        self.threads = available if threads is None else threads
+        self.threads = available_cores() if threads is None else threads
         if not 1 <= self.threads <= 1024:
             raise NcelmError(f"--threads is {self.threads}: give a number from 1 to 1024")
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from ncelm.errors import NcelmError
 from ncelm.files import write_errors
+from ncelm.machine import available_cores
 from ncelm.sentences import SentenceSplitter
 from ncelm.text import OnBytes, TextSettings, byte_ranges, file_size, read_lines, read_prose
 
@@ -130,16 +131,12 @@ def tokenise(units: list[Unit], workers: int | None, progress: Callable[[int, in
 
     if workers is None:
         worth = PROSE_WORTH_A_PROCESS if units[0].text.tokenizer == "treebank" else LINES_WORTH_A_PROCESS
-        workers = min(_cores(), 1 + total // worth)
+        workers = min(available_cores(), 1 + total // worth)
     workers = min(workers, len(units))
     if workers == 1:
         splitter = _splitter_of(units[0])
         return [tokenise_unit(unit, splitter, on_bytes) for unit in units]
     return _in_processes(units, workers, on_bytes)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _in_processes(units: list[Unit], workers: int, on_bytes: OnBytes) -> list[int]:

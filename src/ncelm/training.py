@@ -212,6 +212,7 @@ class _Training:
             "version": run.VERSION,
             "ncelm": __version__,
             "store": {"path": str(self.store.path.resolve()), "fingerprint": self.store.fingerprint},
+            "vocabulary_digest": self.store.vocabulary.digest,
             "boundary": self.store.boundary,
             "text": asdict(self.store.text),
             "config": asdict(self.config),
