@@ -219,6 +219,8 @@ class _Training:
         }
 
     def _create(self) -> None:
+        if (self.out / run.CONFIG).exists():
+            raise NcelmError(f"{self.out} exists already: go on with --resume, or choose another --out")
         with new_folder(self.out) as folder:
             write_json(folder / run.CONFIG, self._description())
             self.store.vocabulary.save(folder / run.VOCABULARY)
