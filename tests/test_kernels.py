@@ -177,17 +177,19 @@ def test_bits_do_not_depend_on_threads_or_on_grouping(stores, estimator, matrice
     assert len(set(results)) == 1
 
 
-def test_grouping_by_word():
+@pytest.mark.parametrize("size", [5, 500])
+def test_grouping_by_word(size):
+    """A small table is gone through in its order, a large one in order of first appearance."""
     keys = np.array([[3, 1], [3, -1], [0, 1]], np.int32)
-    scratch = np.full(5, -1, np.int32)
-    words, order, rows, slots = (np.zeros(6, np.int32) for _ in range(4))
+    scratch = np.zeros(size, np.int32)
+    words, order, rows = (np.zeros(6, np.int32) for _ in range(3))
     offsets = np.zeros(7, np.int32)
-    groups = kernels.group_by_word(keys, scratch, words, offsets, order, rows, slots)
-    assert groups == 3
-    assert words[:3].tolist() == [3, 1, 0]
-    assert [order[offsets[g] : offsets[g + 1]].tolist() for g in range(3)] == [[0, 2], [1, 5], [4]]
-    assert rows[:5].tolist() == [0, 1, 0, 2, 2]
-    assert (scratch == -1).all()
+    groups = kernels.group_by_word(keys, scratch, words, offsets, order, rows)
+    entries = {int(words[g]): order[offsets[g] : offsets[g + 1]].tolist() for g in range(groups)}
+    assert entries == {3: [0, 2], 1: [1, 5], 0: [4]}
+    assert words[:3].tolist() == ([0, 1, 3] if size == 5 else [3, 1, 0])
+    assert (rows[:5] == order[:5] // 2).all()
+    assert (scratch == 0).all()
 
 
 @njit  # not cached: a cache would not notice changes of the kernel

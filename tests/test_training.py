@@ -174,6 +174,20 @@ def test_a_damaged_checkpoint_is_refused(store, tmp_path):
         train(store, tmp_path / "run", epochs=1, resume=True, **SMALL)
 
 
+def test_a_model_file_is_not_taken_for_a_checkpoint(store, tmp_path):
+    train(store, tmp_path / "run", epochs=1, **SMALL | {"optimizer": "sgd", "learning_rate": 0.01})
+    shutil.copy(tmp_path / "run" / run.MODEL, tmp_path / "run" / run.CHECKPOINT)
+    options = SMALL | {"optimizer": "sgd", "learning_rate": 0.01}
+    with pytest.raises(NcelmError, match=r"damaged|not a checkpoint"):
+        train(store, tmp_path / "run", epochs=1, resume=True, **options)
+
+
+def test_a_model_that_no_machine_could_hold_is_refused_before_anything_is_written(store, tmp_path):
+    with pytest.raises(NcelmError, match="GB of memory and this machine has"):
+        train(store, tmp_path / "run", dim=100_000, context=1000)
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("estimator", ["nce", "ml"])
 def test_divergence_stops_with_a_clear_line_and_keeps_the_best(store, tmp_path, estimator, monkeypatch):
     with pytest.raises(NcelmError, match=r"diverged in epoch 1.*lower --learning-rate than 1e"):

@@ -351,45 +351,46 @@ def fill_contexts(corpus, position, out):
 
 
 @compiled
-def group_by_word(keys, scratch, words, offsets, order, rows, slots):
+def group_by_word(keys, scratch, words, offsets, order, rows):
     """Group the entries of keys (n, m) by value and return the number of groups.
 
-    Group g holds the word words[g], in order of first appearance; its entries are order[offsets[g] : offsets[g + 1]].
-    An entry is row * m + column; `rows` has its row alone, to save a division; `slots` says which group it is in.
-
-    `scratch` has a place for every possible key, all -1, and is left that way. Entries stay in their order
-    within a group, which fixes the order of every later sum. Negative keys are no entries.
+    Group g holds the word words[g]; its entries are order[offsets[g] : offsets[g + 1]]. An entry is row * m + column;
+    `rows` has its row alone, to save a division. Entries stay in their order within a group, which fixes the order of
+    every later sum. Negative keys are no entries. `scratch` has a 0 for every possible key, and is left that way.
     """
-    groups = 0
     for row in range(keys.shape[0]):
         for column in range(keys.shape[1]):
-            word = keys[row, column]
-            if word < 0:
-                continue
-            slot = scratch[word]
-            if slot < 0:
-                slot = groups
-                scratch[word] = slot
-                words[slot] = word
-                offsets[slot + 1] = 0
-                groups += 1
-            slots[row * keys.shape[1] + column] = slot
-            offsets[slot + 1] += 1
+            if keys[row, column] >= 0:
+                scratch[keys[row, column]] += 1
+    # From here on scratch has -1 - (the place of the next entry) for words that have a group.
+    groups, entries = 0, keys.size
     offsets[0] = 0
-    for slot in range(groups):
-        scratch[words[slot]] = offsets[slot]  # from here on: where the group's next entry goes
-        offsets[slot + 1] += offsets[slot]
+    if scratch.size <= 2 * entries:  # groups in the order of the table, which is the best order to go through it
+        for word in range(scratch.size):
+            if scratch[word] > 0:
+                words[groups] = word
+                offsets[groups + 1] = offsets[groups] + scratch[word]
+                scratch[word] = -1 - offsets[groups]
+                groups += 1
+    else:  # in order of first appearance: time does not grow with the vocabulary
+        for row in range(keys.shape[0]):
+            for column in range(keys.shape[1]):
+                word = keys[row, column]
+                if word >= 0 and scratch[word] > 0:
+                    words[groups] = word
+                    offsets[groups + 1] = offsets[groups] + scratch[word]
+                    scratch[word] = -1 - offsets[groups]
+                    groups += 1
     for row in range(keys.shape[0]):
         for column in range(keys.shape[1]):
             word = keys[row, column]
-            if word < 0:
-                continue
-            place = scratch[word]
-            scratch[word] += 1
-            order[place] = row * keys.shape[1] + column
-            rows[place] = row
-    for slot in range(groups):
-        scratch[words[slot]] = -1
+            if word >= 0:
+                place = -1 - scratch[word]
+                scratch[word] -= 1
+                order[place] = row * keys.shape[1] + column
+                rows[place] = row
+    for group in range(groups):
+        scratch[words[group]] = 0
     return groups
 
 
@@ -463,24 +464,25 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
     context_order = plan.context_order[row]
     if diagonal:
         plan.context_groups[row] = group_by_word(
-            contexts, scratch, context_words, context_offsets, context_order, spare, spare
+            contexts, scratch, context_words, context_offsets, context_order, spare
         )
     else:
         position_words = plan.position_words[row]
         for i in range(c):
-            groups = group_by_word(
-                contexts[:, i : i + 1], scratch, position_words[i], plan.position_offsets[row, i],
-                context_order, plan.position_rows[row, i], plan.position_slots[row, i],
-            )  # fmt: skip
+            offsets, rows = plan.position_offsets[row, i], plan.position_rows[row, i]
+            groups = group_by_word(contexts[:, i : i + 1], scratch, position_words[i], offsets, context_order, rows)
+            for group in range(groups):
+                for p in range(offsets[group], offsets[group + 1]):
+                    plan.position_slots[row, i, rows[p]] = group
             plan.position_groups[row, i] = groups
             position_words[i, groups:] = -1
         plan.context_groups[row] = group_by_word(
-            position_words, scratch, context_words, context_offsets, context_order, spare, spare
+            position_words, scratch, context_words, context_offsets, context_order, spare
         )
     if samples > 1:
         plan.target_groups[row] = group_by_word(
             words, scratch, plan.target_words[row], plan.target_offsets[row], plan.target_order[row],
-            plan.target_rows[row], spare,
+            plan.target_rows[row],
         )  # fmt: skip
 
 
@@ -747,7 +749,7 @@ def _plan_phase(
 ):
     """Plan all minibatches of the call, a minibatch to a work item."""
     matrices = theta.matrices
-    scratch = np.full(theta.context_vectors.shape[0], -1, np.int32)
+    scratch = np.zeros(theta.context_vectors.shape[0], np.int32)
     spare = np.empty(max(plan.context_order.shape[1], plan.target_order.shape[1]), np.int32)
     if thread == 0:
         for i in range(matrices.shape[0]):

@@ -22,6 +22,7 @@ from ncelm.corpus import TokenStore
 from ncelm.engine import Engine, Sizes
 from ncelm.errors import NcelmError
 from ncelm.files import new_folder, write_json
+from ncelm.machine import total_memory
 from ncelm.model import LogBilinear, ModelConfig
 from ncelm.noise import Noise, NoiseKind
 from ncelm.threads import Team
@@ -191,6 +192,7 @@ class _Training:
         vocabulary = store.vocabulary
         self.noise = Noise.from_counts(vocabulary.counts, config.noise, config.noise_power)
         self.sizes = config.sizes(len(vocabulary))
+        self._check_memory()
         self.state = _State(rate=config.learning_rate)
         self.metrics = run.Metrics(out / run.METRICS)
         self.model: LogBilinear
@@ -203,6 +205,15 @@ class _Training:
             self._restore()
         else:
             self._initialise()
+
+    def _check_memory(self) -> None:
+        """Better to say so now than to be killed later."""
+        needed, there = self.sizes.memory_bytes, total_memory()
+        if there is not None and needed > there:
+            raise NcelmError(
+                f"training would take about {needed / 1e9:,.1f} GB of memory and this machine has {there / 1e9:,.1f} GB"
+                ": lower --dim, --batch-size or --noise-samples, or prepare the text with a smaller --vocabulary-size"
+            )
 
     # -- beginning and resuming ---------------------------------------------------------------------------------------
 
@@ -228,9 +239,11 @@ class _Training:
     def _check_same_run(self) -> None:
         """Refuse to resume with another store or other options: the result would be neither run's."""
         former = run.read_config(self.out)
-        if former.get("store", {}).get("fingerprint") != self.store.fingerprint:
+        if not isinstance(former.get("store"), dict) or not isinstance(former.get("config"), dict):
+            raise NcelmError(f"{self.out / run.CONFIG} is damaged: train again, with another --out")
+        if former["store"].get("fingerprint") != self.store.fingerprint:
             raise NcelmError(f"{self.out} was trained on another token store: resume it with the store it began with")
-        was, now = _flat(former.get("config", {})), _flat(json.loads(json.dumps(asdict(self.config))))
+        was, now = _flat(former["config"]), _flat(json.loads(json.dumps(asdict(self.config))))
         for name in now:
             if was.get(name) != now[name]:
                 flag = "--" + name.replace("_", "-")
@@ -260,7 +273,12 @@ class _Training:
             f"squares.{name}": shape if self.sizes.adagrad else (0, *shape[1:]) for name, shape in shapes.items()
         }
         arrays, header = run.read_arrays(self.out / run.CHECKPOINT, shapes | squares)
-        self.state = _State(**header["state"])
+        try:
+            self.state = _State(**header["state"])
+        except (KeyError, TypeError):
+            raise NcelmError(
+                f"{self.out / run.CHECKPOINT} is not a checkpoint: train again, with another --out"
+            ) from None
         self.model = LogBilinear.from_arrays(self.config.model, {name: arrays[name].copy() for name in shapes})
         self.squares = {name: arrays[f"squares.{name}"].copy() for name in shapes}
         self.metrics.cut(self.state.metrics_bytes)
