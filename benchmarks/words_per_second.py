@@ -7,16 +7,11 @@ STORE is a token store made by `ncelm prepare`. README.md beside this file says 
 
 import argparse
 import json
-import os
-import platform
 import statistics
-import subprocess
 import sys
 import time
 from contextlib import ExitStack
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +44,7 @@ from plain_pytorch import (
     fastest_trainer,
     samplers,
 )
+from surroundings import surroundings
 
 # Section 4 of the paper. The rates are those of the recipe ptb-nce; they do not change the speed.
 PAPER = TrainConfig(
@@ -245,44 +241,11 @@ def benchmark(store: TokenStore, rounds: int, words: int, compile_too: bool) -> 
         "words_per_round": max(1, words // PAPER.batch_size) * PAPER.batch_size,
         "settings": asdict(PAPER),
         "text": {"training_words": store.split("train").tokens, "vocabulary": len(store.vocabulary)},
-        **surroundings(),
+        **surroundings("ncelm", "numpy", "numba", "scipy", "torch"),
     }
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------
-
-
-def surroundings() -> dict[str, Any]:
-    """Where and when: without these a speed means nothing."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    libraries = {name: version(name) for name in ("ncelm", "numpy", "numba", "scipy", "torch")}
-    return {
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
-        "cpu": cpu_name(),
-        "cores": cores,
-        "versions": {"python": platform.python_version(), **libraries},
-    }
-
-
-def cpu_name() -> str:
-    """The processor's own name."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def commit() -> str | None:
-    """The commit this file is in, "-dirty" if files have changed since; None outside a git checkout."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return answer.stdout.strip()
 
 
 def table(result: dict[str, Any]) -> str:
