@@ -91,7 +91,7 @@ def _wait_for_all(sync, phase, threads):
     spins = 0
     while _load(sync, phase * SYNC_STRIDE + 8) < threads:
         spins += 1
-        if spins > 2000:  # more threads than free cores: let the others run
+        if spins > 50_000:  # some tens of microseconds: there are more threads than free cores, so let the others run
             _sched_yield()
 
 
@@ -856,23 +856,15 @@ def nce_steps(
 
 
 @compiled
-def _score_vocabulary(vectors, theta, first, last, out):
-    """s(w, h) (Eq. 3) of the words first..last for each row of q̂: out (rows, last - first)."""
-    np.dot(vectors, theta.target_vectors[first:last].T, out)
-    for e in range(vectors.shape[0]):
-        for j in range(last - first):
-            out[e, j] += theta.biases[first + j]
+def _exponentiate(scores, biases, largest, total):
+    """Take the next block of words into log Σ exp: `largest` so far, and `total` of exp(s − largest), for each row.
 
-
-@compiled
-def _exponentiate(scores, largest, total):
-    """Take the next block of scores into log Σ exp: `largest` so far, and `total` of exp(s − largest), for each row.
-
-    The scores are replaced by exp(s − largest).
+    `scores` comes as q̂ᵀ q_w, without the bias, and leaves as exp(s − largest).
     """
     for e in range(scores.shape[0]):
         shift = largest[e]
         for j in range(scores.shape[1]):
+            scores[e, j] += biases[j]  # Eq. 3
             shift = max(shift, scores[e, j])
         block_total = np.float32(0.0)
         for j in range(scores.shape[1]):
@@ -901,12 +893,12 @@ def _ml_examples(matrices, item, row, plan, theta, work, part):
     for block in range(blocks):
         v0, v1 = block * VOCABULARY_BLOCK, min((block + 1) * VOCABULARY_BLOCK, vocabulary)
         scores = work.coefficients[v0 * size : v1 * size].reshape(size, v1 - v0)[first:last]
-        _score_vocabulary(vectors, theta, v0, v1, scores)
+        np.dot(vectors, theta.target_vectors[v0:v1].T, scores)
         for e in range(n):
             target = plan.words[row, first + e, 0]
             if v0 <= target < v1:
-                objective += scores[e, target - v0]
-        _exponentiate(scores, largest, total)
+                objective += scores[e, target - v0] + theta.biases[target]
+        _exponentiate(scores, theta.biases[v0:v1], largest, total)
         shifts[block] = largest
     for e in range(n):
         log_z = np.float64(largest[e]) + np.log(total[e])
@@ -1050,12 +1042,12 @@ def score_positions(thread, threads, sync, corpus, theta, first, last, scores, l
         for v0 in range(0, vocabulary, VOCABULARY_BLOCK):
             v1 = min(v0 + VOCABULARY_BLOCK, vocabulary)
             block = buffer[: n * (v1 - v0)].reshape(n, v1 - v0)
-            _score_vocabulary(predicted[:n], theta, v0, v1, block)
+            np.dot(predicted[:n], theta.target_vectors[v0:v1].T, block)
             for e in range(n):
                 target = corpus.ids[start + e]
                 if v0 <= target < v1:
-                    scores[start - first + e] = block[e, target - v0]
-            _exponentiate(block, largest, total)
+                    scores[start - first + e] = block[e, target - v0] + theta.biases[target]
+            _exponentiate(block, theta.biases[v0:v1], largest, total)
         for e in range(n):
             log_z[start - first + e] = np.float64(largest[e]) + np.log(total[e])
         item = _take_item(sync, 0)
