@@ -5,6 +5,8 @@ import tempfile
 
 import ncelm
 
+if len(sys.argv) != 2:
+    sys.exit("usage: python quickstart.py TEXT")
 with tempfile.TemporaryDirectory() as folder:
     store = ncelm.prepare([sys.argv[1]], out=f"{folder}/store", lowercase=True, min_count=2, punkt="train")
     ncelm.train(store, f"{folder}/run", context=4, dim=100)

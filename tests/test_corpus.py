@@ -103,7 +103,7 @@ class TestPrepare:
         (folder / "train").write_text("\n".join(map(" ".join, sentences)))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(preparing, "BLOCK", block)  # blocks that cut sentences in two
-            patch.setattr(preparing, "LINES_UNIT", 30)
+            patch.setattr(tokenising, "LINES_UNIT", 30)
             choices = {
                 "train": folder / "train",
                 "min_count": min_count,

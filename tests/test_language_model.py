@@ -21,7 +21,9 @@ def trained(folder, **options):
     boundary = options.pop("boundary", "sentence")
     store = prepare(train=folder / "text", valid=folder / "text", test=folder / "text", out=folder / "store",
                     boundary=boundary)  # fmt: skip
-    train(store, folder / "run", **{"epochs": 3, "dim": 10, "batch_size": 50, "noise_samples": 10} | options)
+    train(
+        store, folder / "run", **{"epochs": 3, "context": 2, "dim": 10, "batch_size": 50, "noise_samples": 10} | options
+    )
     return load(folder / "run"), store
 
 

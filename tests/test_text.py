@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ncelm import text
 from ncelm.errors import NcelmError
-from ncelm.sentences import SentenceSplitter
+from ncelm.sentences import BLANK_LINE, SentenceSplitter
 from ncelm.text import TextSettings, byte_ranges, read_lines, read_prose
 
 PROSE = (
@@ -161,9 +161,9 @@ class TestByteRanges:
         assert [stop for _, stop in ranges[:-1]] == [start for start, _ in ranges[1:]]
         if prose:
             read = ["".join(read_prose(path, start=start, stop=stop)) for start, stop in ranges]
-            paragraphs = [p.split() for part in read for p in text._BLANK_LINE.split(part) if p.strip()]
+            paragraphs = [p.split() for part in read for p in BLANK_LINE.split(part) if p.strip()]
             whole = path.read_text()
-            assert paragraphs == [p.split() for p in text._BLANK_LINE.split(whole) if p.strip()]
+            assert paragraphs == [p.split() for p in BLANK_LINE.split(whole) if p.strip()]
         else:
             parts = [line for start, stop in ranges for line in read_lines(path, start=start, stop=stop)]
             assert parts == list(read_lines(path))
@@ -183,7 +183,7 @@ class TestReadProse:
         chunks = list(read_prose(path))
         assert len(chunks) > 2
         assert max(map(len, chunks)) < 3_000_000
-        again = [p.split() for chunk in chunks for p in text._BLANK_LINE.split(chunk) if p.strip()]
+        again = [p.split() for chunk in chunks for p in BLANK_LINE.split(chunk) if p.strip()]
         assert again == [p.split() for p in paragraphs]
 
     def test_no_blank_lines_at_all(self, tmp_path):

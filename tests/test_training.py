@@ -18,7 +18,7 @@ from ncelm.preparing import prepare
 from ncelm.recipes import RECIPES, recipe
 from ncelm.training import TrainConfig, train
 
-SMALL = {"dim": 8, "noise_samples": 5, "batch_size": 100}
+SMALL = {"context": 2, "dim": 8, "noise_samples": 5, "batch_size": 100}
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,8 @@ import sys
 from ncelm.training import train
 import ncelm.engine
 ncelm.engine.MOST_PLANNED = 2
-train({store!r}, {out!r}, epochs=6, resume=True, checkpoint_minutes=0.0, dim=8, noise_samples=5, batch_size=100)
+options = {{"context": 2, "dim": 8, "noise_samples": 5, "batch_size": 100}}
+train({store!r}, {out!r}, epochs=6, resume=True, checkpoint_minutes=0.0, **options)
 """
 
 

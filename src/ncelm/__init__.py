@@ -2,12 +2,12 @@
 
     import ncelm
 
-    store = ncelm.prepare(["my_text.txt"], out="store", lowercase=True, min_count=2)
+    store = ncelm.prepare(["my_text.txt"], out="store", lowercase=True, min_count=2, punkt="train")
     ncelm.train(store, "run", context=4, dim=100)
     lm = ncelm.load("run")
     lm.score("a sentence to score")
 
-Everything the command line does is one of these calls.
+What the command line does is these calls, `ncelm.export.export_vectors` and `ncelm.demo.demo`.
 """
 
 from importlib import import_module

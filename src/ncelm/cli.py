@@ -16,7 +16,7 @@ from ncelm.errors import NcelmError
 from ncelm.export import VectorFormat, export_vectors
 from ncelm.language_model import LanguageModel, WordScore
 from ncelm.recipes import RECIPES, recipe
-from ncelm.text import read_lines
+from ncelm.text import read_line_blocks, read_lines
 from ncelm.training import Progress, TrainConfig, train
 
 Json = Annotated[bool, arg(help="Answer in JSON, for programs.")]
@@ -26,6 +26,9 @@ Table = Annotated[
     Literal["context", "target"],
     arg(help="Vectors of words as context (r_w) or as predicted words (q_w)."),
 ]
+_RECIPES_HELP = "Where the defaults come from. " + " ".join(
+    f"{name}: {(make.__doc__ or '').splitlines()[0]}" for name, make in RECIPES.items()
+)
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,9 @@ class Prepare:
 
     or raw prose, files or folders, which is split into sentences (Punkt) and words (Treebank rules):
 
-        ncelm prepare TEXT… --out STORE --lowercase --min-count 5
+        ncelm prepare TEXT… --out STORE --lowercase --min-count 5 --punkt train
+
+    Files may be packed (.gz); of a folder, all files below it are read but hidden ones.
     """
 
     texts: Annotated[tuple[Path, ...], Positional, arg(metavar="TEXT…", help="Files or folders of raw prose.")] = ()
@@ -108,6 +113,12 @@ class Prepare:
         if self.json:
             _print_json({"store": str(self.out), "vocabulary": len(store.vocabulary), "splits": splits})
             return
+        if not splits["train"]["unknown"]:
+            print(
+                "ncelm: no word of the training text is unknown, so a model cannot learn how likely unknown words are: "
+                "consider --min-count 2",
+                file=sys.stderr,
+            )
         print(f"{self.out}: {len(store.vocabulary):,} words in the vocabulary, boundary {store.boundary}")
         for name, counts in splits.items():
             unknown = 100 * counts["unknown"] / counts["tokens"]
@@ -127,8 +138,8 @@ class Train:
     """
 
     store: Annotated[Path, Positional, arg(metavar="STORE", help="A folder that `ncelm prepare` has made.")]
-    out: Annotated[Path, arg(help="The run: a folder that does not exist yet, or with --resume one that may.")]
-    recipe: Annotated[str, arg(metavar="{" + ",".join(RECIPES) + "}", help="Where the defaults come from.")] = "default"
+    out: Annotated[Path, arg(help="The run: a folder that does not exist yet; with --resume it may.")]
+    recipe: Annotated[str, arg(metavar="NAME", help=_RECIPES_HELP)] = "default"
     config: OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
     threads: Threads = None
     resume: Annotated[bool, arg(help="Go on from the last checkpoint; start if there is none.")] = False
@@ -167,7 +178,7 @@ class Train:
             best = min(line["valid_perplexity"] for line in _metrics(self.out))
             quality = f"validation perplexity {best:.2f} (epoch {result['best_epoch']}), "
         print(
-            f"{self.out}: {quality}{result['epoch']} epochs, {result['seconds']:.1f} s of training, "
+            f"{self.out}: {quality}{_count(result['epoch'], 'epoch')}, {result['seconds']:.1f} s of training, "
             f"{result['words'] * result['epoch'] / max(result['seconds'], 1e-9):,.0f} words/s"
         )
 
@@ -199,6 +210,10 @@ class Evaluate:
             result = lm.evaluate(read_lines(self.file, self.encoding))
             what = str(self.file)
         else:
+            if self.store is None and not lm.store_path.exists():
+                raise NcelmError(
+                    f"the token store is no longer at {lm.store_path}: say where with --store, or give a text with --file"
+                )
             store = TokenStore.open(self.store or lm.store_path)
             result = lm.evaluate_split(store, self.split)
             what = self.split
@@ -224,7 +239,7 @@ class Score:
         Path, Positional, arg(metavar="FILE", help="Text, one sentence a line; standard input by default.")
     ] = Path("-")
     per_word: Annotated[bool, arg(help="Each word with its log-probability; unknown words are marked.")] = False
-    end: Annotated[bool, arg(help="Count the end of the sentence as a word, as KenLM does.")] = True
+    no_end: Annotated[bool, arg(help="Leave the end of the sentence out; it counts as a word, as in KenLM.")] = False
     encoding: Annotated[str, arg(help="Of the text.")] = "utf-8"
     threads: Threads = None
     json: Json = False
@@ -238,9 +253,10 @@ class Score:
                 "sentence probabilities",
                 file=sys.stderr,
             )
-        lines = read_lines(self.file, self.encoding, keep_blank=True)
-        for words in lm.full_scores_of(lines, self.end):
-            print(self._line(words))
+        for lines in read_line_blocks(self.file, self.encoding, keep_blank=True):
+            for words in lm.full_scores_of(lines, end=not self.no_end):
+                print(self._line(words))
+            sys.stdout.flush()  # whoever feeds a pipe line by line may be waiting
 
     def _line(self, words: list[WordScore]) -> str:
         total = sum(word.log_probability for word in words)
@@ -345,13 +361,15 @@ def main(arguments: list[str] | None = None) -> int:
     except NcelmError as error:
         return _fail(str(error))
     except KeyboardInterrupt as stop:
-        print(f"ncelm: {stop or 'stopped by Ctrl-C'}", file=sys.stderr)
+        print(f"ncelm: {str(stop) or 'stopped by Ctrl-C'}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except MemoryError as error:
-        return _fail(f"not enough memory ({error or 'out of memory'}): use fewer dimensions or a smaller vocabulary")
+        return _fail(
+            f"not enough memory ({str(error) or 'none is left'}): use fewer dimensions or a smaller vocabulary"
+        )
     except OSError as error:
         return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
     return 0
@@ -396,6 +414,10 @@ def _fail(message: str) -> int:
 
 def _print_json(answer: dict[str, Any]) -> None:
     print(json.dumps(answer, ensure_ascii=False))
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def _on_terminal() -> bool:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
 from ncelm.files import refuse_existing, write_errors, write_whole
 from ncelm.language_model import LanguageModel
@@ -42,8 +43,8 @@ def _demo(
     began = time.perf_counter()
     with write_errors(out):
         out.mkdir(parents=True)
-    write_text(out / "text.txt")
     say("reading Python's own documentation …")
+    write_text(out / "text.txt")
     store = prepare(
         [out / "text.txt"],
         out=out / "store",
@@ -66,7 +67,7 @@ def _demo(
     _show(results, say)
     _show_words(LanguageModel.load(out / "nce", threads), say)
     plot(out, results, say)
-    say(f"everything is in {out}: try `ncelm score {out / 'nce'}` or `ncelm neighbors {out / 'nce'} WORD`")
+    say(f"everything is in {out}: try `ncelm neighbors {out / 'nce'} list` or `ncelm evaluate {out / 'nce'}`")
     return results
 
 
@@ -116,7 +117,7 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def _train_one(
-    store: Any, out: Path, config: TrainConfig, threads: int | None, progress: Callable[[Progress], None]
+    store: TokenStore, out: Path, config: TrainConfig, threads: int | None, progress: Callable[[Progress], None]
 ) -> dict[str, Any]:
     last = train(store, out, config, threads=threads, progress=progress)
     test = LanguageModel.load(out, threads).evaluate_split(store, "test")
@@ -172,4 +173,4 @@ def plot(folder: Path, results: dict[str, dict[str, Any]], say: Callable[[str], 
     axes.grid(alpha=0.3)
     axes.legend()
     figure.savefig(folder / "plot.png", dpi=120)
-    say("\nperplexity against time: plot.png")
+    say(f"\nperplexity against time: {folder / 'plot.png'}")

@@ -67,13 +67,19 @@ class Sizes:
     def memory_bytes(self) -> int:
         """What training will take beside the Python process: parameters, their sums of squares, buffers."""
         tables = 1 if self.shared else 2
-        parameters = 4 * (tables * self.vocabulary * (self.dim + 1) + int(np.prod(self.matrix_shape)))
+        parameters = 4 * (self.vocabulary * (tables * self.dim + 1) + int(np.prod(self.matrix_shape)))
+        shared = 4 * self.dim * (self.target_groups + self.batch * self.positions) if self.shared else 0
         vectors = 4 * self.batch * self.dim * (2 + (0 if self.diagonal else 2 * self.positions))
         coefficients = 4 * self.batch * (self.vocabulary if self.exact else self.samples)
         partial = 4 * self.group_blocks * int(np.prod(self.matrix_shape))
         # parameters twice: a checkpoint is put together in memory before it is written
         return (
-            parameters * (4 if self.adagrad else 2) + vectors + coefficients + partial + self.planned * self.plan_bytes
+            parameters * (4 if self.adagrad else 2)
+            + shared
+            + vectors
+            + coefficients
+            + partial
+            + self.planned * self.plan_bytes
         )
 
 
@@ -100,7 +106,8 @@ class Engine:
         )
         self.plan, self.work = _plan(sizes), _work(sizes)
         self.kernel: Any = kernels.ml_steps if sizes.exact else kernels.nce_steps
-        self.run(0, 0, np.empty(0), np.empty(0))  # compile (once a machine) before anything is timed
+        # compile (once a machine) before anything is timed, in this thread, so that Ctrl-C is heard
+        self.kernel(0, 1, np.zeros(kernels.SYNC_STRIDE, np.int64), *self._arguments(0, 0, np.empty(0), np.empty(0)))
 
     @property
     def steps_per_epoch(self) -> int:
@@ -112,27 +119,29 @@ class Engine:
         steps = len(table_rates)
         if steps > self.sizes.planned:  # compiled code would write beyond its buffers
             raise ValueError(f"{steps} minibatches at once, but there is room for {self.sizes.planned}")
-        rates = kernels.Rates(table_rates.astype(np.float32), matrix_rates.astype(np.float32), np.float32(self.penalty))
         self.work.losses[:] = 0.0
-        self.team.run(
-            self.kernel,
-            1 + kernels.PHASES * steps,
+        arguments = self._arguments(epoch, step, table_rates, matrix_rates)
+        self.team.run(self.kernel, 1 + kernels.PHASES * steps, *arguments)
+        return self.work.losses[:steps].sum(axis=1)
+
+    def _arguments(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray) -> tuple[Any, ...]:
+        """What the kernels take, after thread, threads and sync."""
+        return (
             self.corpus,
             self.noise,
             np.uint64(self.seed),
             epoch,
             epoch * self.steps_per_epoch + step,
-            steps,
+            len(table_rates),
             self.sizes.batch,
             step * self.sizes.batch,
             self.plan,
             self.parameters,
             self.squares,
             self.work,
-            rates,
+            kernels.Rates(table_rates.astype(np.float32), matrix_rates.astype(np.float32), np.float32(self.penalty)),
             self.sizes.shared,
         )
-        return self.work.losses[:steps].sum(axis=1)
 
 
 def _plan(sizes: Sizes) -> kernels.Plan:

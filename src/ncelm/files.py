@@ -125,9 +125,7 @@ def read_bytes(path: Path, missing: Callable[[], str] | None = None) -> bytes:
     """Read a file, turning the operating system's refusals into one clear line."""
     try:
         return path.read_bytes()
-    except FileNotFoundError:
-        raise NcelmError(missing() if missing else f"there is no file {path}") from None
-    except NotADirectoryError:
+    except (FileNotFoundError, NotADirectoryError):
         raise NcelmError(missing() if missing else f"there is no file {path}") from None
     except OSError as error:
         raise NcelmError(f"cannot read {path}: {os.strerror(error.errno or 0)}") from error

@@ -1,6 +1,8 @@
 """The compiled hot loops: arrays in, arrays out, no objects, no I/O.
 
-Every function here has a slow twin written to be read (`reference`, `noise`, `corpus`), and a test that they agree.
+What is computed here is written to be read elsewhere (`reference`, `estimators`, `noise`, `corpus`), and tests hold
+both together. Functions take `matrices` beside the other parameters, because Numba drops the branch for full or for diagonal
+ones only where it sees the number of dimensions of an argument.
 
 How threads work together. A training kernel is entered by all threads at once and runs many minibatches before it
 returns. A minibatch is a fixed sequence of phases; a phase is a fixed list of work items; threads take items
@@ -331,6 +333,12 @@ def _multiply(typing_context, a, transposed, b, out):
     return types.void(a, types.boolean, b, out), generate
 
 
+@compiled
+def _blocks(count, size):
+    """How many blocks of this size hold so many things."""
+    return (count + size - 1) // size
+
+
 # -- from the token store to a planned minibatch ---------------------------------------------------------------------
 
 
@@ -531,7 +539,7 @@ def _update_row(table, squares, index, gradient, rate, penalty):
 def _project(matrices, item, row, plan, theta, work):
     """Full matrices: C_i r_w once for each unique word of a context position."""
     if matrices.ndim == 3:
-        blocks = (plan.contexts.shape[1] + POSITION_BLOCK - 1) // POSITION_BLOCK
+        blocks = _blocks(plan.contexts.shape[1], POSITION_BLOCK)
         i, first = item // blocks, item % blocks * POSITION_BLOCK
         last = min(first + POSITION_BLOCK, plan.position_groups[row, i])
         if first < last:
@@ -560,7 +568,7 @@ def _predict(matrices, e, row, plan, theta, work):
 def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, shared, gradient):
     """From dJ/dq̂ back to the context words and matrices, a block of unique words at a time."""
     c = plan.contexts.shape[2]
-    blocks = (plan.contexts.shape[1] + POSITION_BLOCK - 1) // POSITION_BLOCK
+    blocks = _blocks(plan.contexts.shape[1], POSITION_BLOCK)
     if matrices.ndim == 3:
         i, block = item // blocks, item % blocks
         first = block * POSITION_BLOCK
@@ -603,9 +611,9 @@ def _update_matrices(matrices, i, row, plan, squares, work, rates):
     """Add up the partial gradients of C_i in block order and take the step."""
     c = plan.contexts.shape[2]
     if matrices.ndim == 3:
-        blocks = (plan.position_groups[row, i] + POSITION_BLOCK - 1) // POSITION_BLOCK
+        blocks = _blocks(plan.position_groups[row, i], POSITION_BLOCK)
     else:
-        blocks = (plan.context_groups[row] + GROUP_BLOCK - 1) // GROUP_BLOCK
+        blocks = _blocks(plan.context_groups[row], GROUP_BLOCK)
     parts = work.matrix_gradients.reshape(work.matrix_gradients.shape[0], c, -1)
     gradient = parts[0, i].copy()
     for block in range(1, blocks):
@@ -735,12 +743,6 @@ def _update_shared_row(word, place, row, theta, squares, work, rates):
 
 
 PHASES = 5  # of a minibatch; planning, for all minibatches of a call, comes before them as phase 0
-
-
-@compiled
-def _blocks(count, size):
-    """How many blocks of this size hold so many things."""
-    return (count + size - 1) // size
 
 
 @compiled
@@ -883,7 +885,7 @@ def _ml_examples(matrices, item, row, plan, theta, work, part):
     """
     size, vocabulary = plan.sizes[row], theta.biases.size
     first, last = item * ML_EXAMPLE_BLOCK, min((item + 1) * ML_EXAMPLE_BLOCK, size)
-    n, blocks = last - first, (vocabulary + VOCABULARY_BLOCK - 1) // VOCABULARY_BLOCK
+    n, blocks = last - first, _blocks(vocabulary, VOCABULARY_BLOCK)
     largest, total = np.full(n, -np.inf, np.float32), np.zeros(n, np.float64)
     shifts = np.empty((blocks, n), np.float32)  # a block's exponentials are kept as exp(s - shift)
     objective = 0.0

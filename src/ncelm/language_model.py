@@ -94,8 +94,8 @@ class LanguageModel:
                 ]
                 yield scored if end else scored[:-1]
 
-    def perplexity(self, sentences: Sentence | Iterable[Sentence]) -> float:
-        """exp(−mean log P(word)) over all words and sentence ends, unknown words included."""
+    def perplexity(self, sentences: str | Iterable[Sentence]) -> float:
+        """exp(−mean log P(word)) over all words and ends of one line or of many sentences, unknown words included."""
         return self.evaluate([sentences] if isinstance(sentences, str) else sentences).perplexity
 
     def evaluate(self, sentences: Iterable[Sentence]) -> Evaluation:
@@ -109,8 +109,9 @@ class LanguageModel:
             raise NcelmError("there is no text to evaluate: perplexity needs at least one sentence")
         return tally.result(n_sentences, unknown)
 
-    def evaluate_split(self, store: TokenStore, name: str) -> Evaluation:
+    def evaluate_split(self, store: TokenStore | Path | str, name: str) -> Evaluation:
         """Perplexity on a split of a token store, which must have the vocabulary this model was trained with."""
+        store = store if isinstance(store, TokenStore) else TokenStore.open(store)
         if store.vocabulary.digest != self.vocabulary.digest:
             raise NcelmError(
                 f"{store.path} has another vocabulary than the model, so its ids mean other words: give the store that "
@@ -146,6 +147,7 @@ class LanguageModel:
 
     def neighbors(self, word: str, n: int = 10, table: str = "context") -> list[tuple[str, float]]:
         """The n words whose vectors point most nearly the same way, with the cosine of the angle."""
+        word = word.lower() if self.text.lowercase else word
         if word not in self.vocabulary:
             raise NcelmError(f"{word!r} is not in the model's vocabulary of {len(self.vocabulary):,} words")
         if n < 1:

@@ -13,9 +13,9 @@ Matrices = Literal["full", "diagonal"]
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a log-bilinear model. The defaults are those of the paper's section 4."""
+    """The shape of a log-bilinear model."""
 
-    context: int = 2
+    context: int = 4
     """Words before the predicted word that the model sees."""
     context_after: int = 0
     """Words after it that the model sees too. With any, the model fills gaps and has no sentence probability."""
@@ -68,11 +68,6 @@ class LogBilinear:
         else:
             matrices = np.full((c, d), 1.0 / c, np.float32)
         return cls(config, context_vectors, target_vectors, np.log(word_probabilities).astype(np.float32), matrices)
-
-    @property
-    def vocabulary_size(self) -> int:
-        """V."""
-        return self.biases.size
 
     def arrays(self) -> dict[str, np.ndarray]:
         """The parameters by name, each once: what a model file holds."""

@@ -12,13 +12,19 @@ from ncelm.training import TrainConfig
 
 def default() -> TrainConfig:
     """A good first model for any text: four words of context, Adagrad, five passes, safe rates."""
-    return TrainConfig(model=ModelConfig(context=4))
+    return TrainConfig()
 
 
 def ptb_nce() -> TrainConfig:
     """Table 1 of the paper, NCE, k = 25: plain SGD, rates halved when validation perplexity stops falling."""
     return TrainConfig(
-        optimizer="sgd", learning_rate=0.01, matrix_rate=0.03, schedule="halve", min_improvement=0.01, epochs=50
+        model=ModelConfig(context=2),
+        optimizer="sgd",
+        learning_rate=0.01,
+        matrix_rate=0.03,
+        schedule="halve",
+        min_improvement=0.01,
+        epochs=50,
     )
 
 
@@ -29,7 +35,9 @@ def ptb_ml() -> TrainConfig:
 
 def ptb_fast() -> TrainConfig:
     """The paper's Penn Treebank result in two passes over the text: Adagrad with a linearly falling rate."""
-    return TrainConfig(learning_rate=0.16, matrix_rate=0.2, noise_samples=50, spread=0.02, epochs=2)
+    return TrainConfig(
+        model=ModelConfig(context=2), learning_rate=0.16, matrix_rate=0.2, noise_samples=50, spread=0.02, epochs=2
+    )
 
 
 RECIPES: dict[str, Callable[[], TrainConfig]] = {

@@ -1,6 +1,6 @@
 """The run directory: what training leaves behind, read back with suspicion.
 
-    config.json          what was trained, on what, how far it got
+    config.json          what is trained, on what, with which options
     vocab.txt            words and their training counts
     model.safetensors    the best parameters so far
     checkpoint.safetensors   everything needed to go on: parameters, optimiser, place in the corpus
@@ -108,4 +108,7 @@ class Metrics:
         """All records."""
         if not self.path.exists():
             return []
-        return [json.loads(line) for line in read_bytes(self.path).decode().splitlines()]
+        try:
+            return [json.loads(line) for line in read_bytes(self.path).decode().splitlines()]
+        except ValueError:
+            raise NcelmError(f"{self.path} is damaged: every line of it should be JSON") from None

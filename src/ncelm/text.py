@@ -1,4 +1,4 @@
-"""Raw text to sentences to words. Nothing here knows word ids.
+"""Text files to lines, paragraphs and words. Nothing here knows word ids.
 
 Two kinds of text come in: pre-tokenised files, one sentence a line (`read_lines`), and prose, whose
 paragraphs end at blank lines (`read_prose`); `sentences` cuts those into sentences.
@@ -81,7 +81,13 @@ def _treebank_tokenizer() -> Any:
 # Files
 
 
-def read_lines(
+def read_lines(path: Path | str, encoding: str = "utf-8", **where: Any) -> Iterator[str]:
+    """Yield the lines of `read_line_blocks` one by one."""
+    for lines in read_line_blocks(path, encoding, **where):
+        yield from lines
+
+
+def read_line_blocks(
     path: Path | str,
     encoding: str = "utf-8",
     *,
@@ -89,36 +95,38 @@ def read_lines(
     stop: int | None = None,
     on_bytes: OnBytes | None = None,
     keep_blank: bool = False,
-) -> Iterator[str]:
-    r"""Yield the lines of a text file without their line ends; blank ones only if `keep_blank`.
+) -> Iterator[list[str]]:
+    r"""Yield the lines of a text file, without their line ends, as they come in; blank ones only if `keep_blank`.
 
     Lines end at \n, \r\n or \r and at nothing else; a byte order mark is skipped; `.gz` is unpacked; the path
-    "-" is standard input.
-    `start` and `stop` read only the bytes between them (see `byte_ranges`); `on_bytes` hears how many bytes
-    each read took from the disk.
+    "-" is standard input. `start` and `stop` read only the bytes between them (see `byte_ranges`); `on_bytes` hears
+    how many bytes each read took from the disk.
     """
     path = Path(path)
     number = 0
     rest = ""
 
-    def checked(line: str) -> str:
+    def wanted(line: str) -> bool:
         # Counting words costs time, and a line of so many has at least one character and one blank for each.
         if len(line) >= 2 * MAX_SENTENCE_WORDS and _has_too_many_words(line):
             raise _endless(path, _line(path, start, number), f"{MAX_SENTENCE_WORDS:,} words")
-        return line
+        return keep_blank or not (line.isspace() or line == "")
 
     for text in _decoded(path, encoding, start, stop, on_bytes):
         lines = (rest + text).split("\n")
         rest = lines.pop()
+        block = []
         for line in lines:
             number += 1
-            if keep_blank or (line and not line.isspace()):
-                yield checked(line)
+            if wanted(line):
+                block.append(line)
+        if block:
+            yield block
         if len(rest) > MAX_LINE_CHARACTERS:
             raise _endless(path, _line(path, start, number + 1), f"{MAX_LINE_CHARACTERS:,} characters")
-    if rest and (keep_blank or not rest.isspace()):
-        number += 1
-        yield checked(rest)
+    number += 1
+    if rest and wanted(rest):
+        yield [rest]
 
 
 def read_prose(

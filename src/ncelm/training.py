@@ -59,7 +59,7 @@ class TrainConfig:
     epochs: int = 5
     """Passes over the training text: exactly so many with --schedule linear, at most so many with halve."""
     patience: int = 3
-    """Stop early after so many epochs in a row without improvement of validation perplexity."""
+    """With --schedule halve: stop after so many epochs in a row without improvement of validation perplexity."""
     min_improvement: float = 0.001
     """What counts as an improvement: this fraction of the perplexity. Less halves the rates (--schedule halve)."""
     batch_size: int = 1000
@@ -293,8 +293,8 @@ class _Training:
 
     def run(self, team: Team) -> dict[str, Any]:
         if self.state.finished:
-            return self.metrics.read()[-1]
-        with team, _deferred_interrupt() as interrupted:
+            return self._last_record()
+        with team:
             engine = Engine(
                 self.model,
                 self._square_parameters(),
@@ -305,13 +305,23 @@ class _Training:
                 self.config.penalty,
                 team,
             )
+            self._train(engine, team)
+        return self._last_record()
+
+    def _last_record(self) -> dict[str, Any]:
+        records = self.metrics.read()
+        if not records:
+            raise NcelmError(f"{self.metrics.path} is gone or empty, but training is finished: {self.out} can be used")
+        return records[-1]
+
+    def _train(self, engine: Engine, team: Team) -> None:
+        with _deferred_interrupt() as interrupted:
             self.last_checkpoint = time.monotonic()
             while not self.state.finished:
                 self._train_epoch(engine, interrupted)
                 self._end_epoch(team)
                 if interrupted.is_set() and not self.state.finished:
                     self._interrupted()
-        return self.metrics.read()[-1]
 
     def _train_epoch(self, engine: Engine, interrupted: threading.Event) -> None:
         state, steps = self.state, engine.steps_per_epoch
@@ -374,7 +384,8 @@ class _Training:
         if best:
             state.best_epoch = state.epoch
             run.write_arrays(self.out / run.MODEL, self.model.arrays(), {"kind": "log-bilinear"})
-        state.finished = state.epoch == config.epochs or state.without_improvement >= config.patience
+        out_of_patience = config.schedule == "halve" and state.without_improvement >= config.patience
+        state.finished = out_of_patience or state.epoch == config.epochs
         record["finished"] = state.finished
         self.metrics.add(record)
         state.metrics_bytes = self.metrics.size
