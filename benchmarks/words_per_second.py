@@ -46,7 +46,7 @@ from plain_pytorch import (
 )
 from surroundings import surroundings
 
-# Section 4 of the paper. The rates are those of the recipe ptb-nce; they do not change the speed.
+# Section 4 of the paper. The rates do not change the speed.
 PAPER = TrainConfig(
     model=ModelConfig(context=2, dim=100, matrices="full"),
     estimator="nce",

@@ -212,7 +212,7 @@ class Evaluate:
         else:
             if self.store is None and not lm.store_path.exists():
                 raise NcelmError(
-                    f"the token store is no longer at {lm.store_path}: say where with --store, or give a text with --file"
+                    f"the token store is no longer at {lm.store_path}: say where with --store, or give text by --file"
                 )
             store = TokenStore.open(self.store or lm.store_path)
             result = lm.evaluate_split(store, self.split)

@@ -1,8 +1,8 @@
 """The compiled hot loops: arrays in, arrays out, no objects, no I/O.
 
 What is computed here is written to be read elsewhere (`reference`, `estimators`, `noise`, `corpus`), and tests hold
-both together. Functions take `matrices` beside the other parameters, because Numba drops the branch for full or for diagonal
-ones only where it sees the number of dimensions of an argument.
+both together. Functions take `matrices` beside the other parameters, because Numba drops the branch for full or for
+diagonal ones only where it sees the number of dimensions of an argument.
 
 How threads work together. A training kernel is entered by all threads at once and runs many minibatches before it
 returns. A minibatch is a fixed sequence of phases; a phase is a fixed list of work items; threads take items
