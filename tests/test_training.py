@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from ncelm import run, training
 from ncelm.errors import NcelmError
@@ -181,6 +182,25 @@ def test_a_model_file_is_not_taken_for_a_checkpoint(store, tmp_path):
     options = SMALL | {"optimizer": "sgd", "learning_rate": 0.01}
     with pytest.raises(NcelmError, match=r"damaged|not a checkpoint"):
         train(store, tmp_path / "run", epochs=1, resume=True, **options)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"step": -1}, {"step": 10**6}, {"epoch": 7}, {"epoch": "1"}, {"rate": None}, {"seconds": float("nan")},
+     {"finished": 0}, {"metrics_bytes": -5}, {"other": 1}],
+    ids=str,
+)  # fmt: skip
+def test_a_checkpoint_that_says_impossible_things_is_refused(store, tmp_path, change):
+    def press_ctrl_c(at):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(store, tmp_path / "run", epochs=3, progress=press_ctrl_c, **SMALL)
+    arrays = load_file(tmp_path / "run" / run.CHECKPOINT)
+    _, header = run.read_arrays(tmp_path / "run" / run.CHECKPOINT, {})
+    run.write_arrays(tmp_path / "run" / run.CHECKPOINT, arrays, {"state": header["state"] | change})
+    with pytest.raises(NcelmError, match="not a checkpoint"):
+        train(store, tmp_path / "run", epochs=3, resume=True, **SMALL)
 
 
 def test_a_model_that_no_machine_could_hold_is_refused_before_anything_is_written(store, tmp_path):

@@ -145,6 +145,21 @@ class _State:
     metrics_bytes: int = 0
     finished: bool = False
 
+    def is_possible(self, epochs: int, steps_per_epoch: int) -> bool:
+        """Could a run of so many epochs be here? What a checkpoint says is not to be trusted."""
+        counts = (self.epoch, self.step, self.best_epoch, self.without_improvement, self.metrics_bytes)
+        measures = (self.loss_sum, self.rate, self.seconds, self.seconds_at_epoch)
+        perplexities = [p for p in (self.last_perplexity, self.best_perplexity) if p is not None]
+        return (
+            all(type(count) is int and count >= 0 for count in counts)
+            and all(type(number) in (int, float) and math.isfinite(number) for number in (*measures, *perplexities))
+            and type(self.finished) is bool
+            and self.epoch <= epochs
+            and self.step < steps_per_epoch
+            and self.best_epoch <= self.epoch
+            and (self.finished or self.epoch < epochs)
+        )
+
 
 def train(
     store: TokenStore | Path | str,
@@ -275,10 +290,11 @@ class _Training:
         arrays, header = run.read_arrays(self.out / run.CHECKPOINT, shapes | squares)
         try:
             self.state = _State(**header["state"])
+            possible = self.state.is_possible(self.config.epochs, -(-self.tokens // self.config.batch_size))
         except (KeyError, TypeError):
-            raise NcelmError(
-                f"{self.out / run.CHECKPOINT} is not a checkpoint: train again, with another --out"
-            ) from None
+            possible = False
+        if not possible:
+            raise NcelmError(f"{self.out / run.CHECKPOINT} is not a checkpoint: train again, with another --out")
         self.model = LogBilinear.from_arrays(self.config.model, {name: arrays[name].copy() for name in shapes})
         self.squares = {name: arrays[f"squares.{name}"].copy() for name in shapes}
         self.metrics.cut(self.state.metrics_bytes)
