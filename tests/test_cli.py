@@ -236,6 +236,48 @@ def test_a_closed_pipe_is_no_error(folder, tmp_path):
     assert done.stderr == ""
 
 
+def ncelm(arguments, environment=None, **options):
+    command = [sys.executable, "-m", "ncelm", *map(str, arguments)]
+    environment = os.environ | {"PYTHONUNBUFFERED": ""} | (environment or {})
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, env=environment, **streams | options)
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("content", "encoding", "fragment"),
+    [(b"the \xff cat\n", "utf-8", "not UTF-8"), (b"the cat\n", "utf-16", "not utf-16")],
+)
+def test_bad_bytes_on_standard_input(folder, content, encoding, fragment):
+    code, out, err = ncelm(["score", folder / "run", "--encoding", encoding], input=content)
+    assert (code, out) == (2, b"")
+    assert fragment in err
+    assert err.count("\n") == 1
+
+
+def test_odd_output_streams(folder, tmp_path):
+    (tmp_path / "lines").write_text("le caf\u00e9 \U0001f600\n")
+    score = ["score", folder / "run", tmp_path / "lines", "--per-word"]
+    assert ncelm(score, {"PYTHONIOENCODING": "ascii"})[0] == 0
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        code, _, err = ncelm(["evaluate", folder / "run"], stdout=full)
+    assert code == 2
+    assert err == "ncelm: No space left on device\n"
+
+
+def test_output_that_is_closed(folder):
+    command = f"{sys.executable} -m ncelm evaluate {folder / 'run'} >&-"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_pipe_is_no_file(folder, tmp_path, capsys):
+    read, write = os.pipe()
+    refused(capsys, ["prepare", "--train", f"/dev/fd/{read}", "--out", tmp_path / "store"], "is a pipe")
+    os.close(read)
+    os.close(write)
+
+
 def test_importing_ncelm_is_light():
     """The heavy libraries wait until they are needed, so that `import ncelm` takes well under half a second."""
     code = "import sys, ncelm; print([m for m in ('numba', 'scipy', 'nltk', 'tyro', 'torch') if m in sys.modules])"

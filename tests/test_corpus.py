@@ -464,3 +464,22 @@ class TestContexts:
         for position in (-1, 7):
             with pytest.raises(IndexError):
                 contexts_and_targets(self.IDS, [position], 2, 0, "stream", 1, 1)
+
+
+def test_a_flipped_bit_is_seen(tmp_path):
+    (tmp_path / "text").write_text("a b c a\nb c a b\n" * 20)
+    store = prepare(train=tmp_path / "text", test=tmp_path / "text", out=tmp_path / "store")
+    ids = np.array(store.split("test").ids)
+    ids[0] = 2 if ids[0] != 2 else 3  # a word, but another one
+    (tmp_path / "store" / "test.ids").write_bytes(ids.tobytes())
+    with pytest.raises(NcelmError, match=r"test\.ids is damaged"):
+        TokenStore.open(tmp_path / "store")
+
+
+def test_counts_that_are_not_those_of_the_text_are_seen(tmp_path):
+    (tmp_path / "text").write_text("a a a b b c\n" * 20)
+    prepare(train=tmp_path / "text", out=tmp_path / "store")
+    vocab = tmp_path / "store" / "vocab.txt"
+    vocab.write_text(vocab.read_text().replace("a\t60", "a\t59").replace("c\t20", "c\t21"))
+    with pytest.raises(NcelmError, match="counts that are not those"):
+        TokenStore.open(tmp_path / "store")

@@ -265,3 +265,29 @@ def test_a_vocabulary_of_another_model_is_refused(broken):
     path.write_text(path.read_text().replace("cat", "cow"))
     with pytest.raises(NcelmError, match="not the vocabulary of this model"):
         load(broken)
+
+
+def test_a_config_that_does_not_fit_the_model_is_refused(broken):
+    content = json.loads((broken / run.CONFIG).read_text())
+    content["config"]["model"]["shared_tables"] = True
+    (broken / run.CONFIG).write_text(json.dumps(content))
+    with pytest.raises(NcelmError, match="target_vectors too"):
+        load(broken)
+
+
+def test_a_store_with_another_boundary_is_refused(broken, tmp_path):
+    stream = prepare(train=tmp_path / "text", test=tmp_path / "text", out=tmp_path / "stream", boundary="stream")
+    with pytest.raises(NcelmError, match="prepared in another way"):
+        load(broken).evaluate_split(stream, "test")
+
+
+@pytest.mark.parametrize("sentence", [b"the cat", ["the", 5], [None]])
+def test_what_is_no_sentence_is_refused(case, sentence):
+    with pytest.raises(NcelmError, match="a sentence is"):
+        case[0].score(sentence)
+
+
+@pytest.mark.parametrize("contexts", [[[0, 10**12]], [[0, -1]], [[0, 1, 2]], [0, 1]])
+def test_contexts_that_are_none_are_refused(case, contexts):
+    with pytest.raises((IndexError, ValueError)):
+        case[0].model.log_probabilities(np.array(contexts))

@@ -197,7 +197,8 @@ def test_a_checkpoint_that_says_impossible_things_is_refused(store, tmp_path, ch
     with pytest.raises(KeyboardInterrupt):
         train(store, tmp_path / "run", epochs=3, progress=press_ctrl_c, **SMALL)
     arrays = load_file(tmp_path / "run" / run.CHECKPOINT)
-    _, header = run.read_arrays(tmp_path / "run" / run.CHECKPOINT, {})
+    shapes = {name: array.shape for name, array in arrays.items()}
+    _, header = run.read_arrays(tmp_path / "run" / run.CHECKPOINT, shapes)
     run.write_arrays(tmp_path / "run" / run.CHECKPOINT, arrays, {"state": header["state"] | change})
     with pytest.raises(NcelmError, match="not a checkpoint"):
         train(store, tmp_path / "run", epochs=3, resume=True, **SMALL)
@@ -244,6 +245,50 @@ def test_rates_are_halved_when_perplexity_rises_and_training_stops_early(store, 
     assert lm.evaluate_split(store, "valid").perplexity == pytest.approx(best["valid_perplexity"])
 
 
+def test_divergence_is_seen_without_a_validation_split_too(tmp_path):
+    (tmp_path / "text").write_text("a b c d\nb c a\n" * 200)
+    lonely = prepare(train=tmp_path / "text", out=tmp_path / "store")
+    options = SMALL | {"optimizer": "sgd", "learning_rate": 1e6, "batch_size": 5000}
+    with pytest.raises(NcelmError, match="diverged in epoch 1"):
+        train(lonely, tmp_path / "run", epochs=1, **options)
+    assert not (tmp_path / "run").exists()  # so that the advice to try a lower rate can be followed
+    train(lonely, tmp_path / "run", epochs=1, **options | {"learning_rate": 0.001})
+
+
+def test_two_processes_cannot_train_one_run(store, tmp_path):
+    def again(at):
+        with pytest.raises(NcelmError, match="another process"):
+            train(store, tmp_path / "run", epochs=1, resume=True, **SMALL)
+
+    train(store, tmp_path / "run", epochs=1, progress=again, **SMALL)
+
+
+def stopped_run(store, out, epochs=3):
+    """A run stopped by Ctrl-C in its second epoch."""
+
+    def press_ctrl_c(at):
+        if at.epoch == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(store, out, epochs=epochs, progress=press_ctrl_c, **SMALL)
+
+
+def test_resume_puts_a_lost_vocabulary_back(store, tmp_path):
+    stopped_run(store, tmp_path / "run")
+    (tmp_path / "run" / run.VOCABULARY).unlink()
+    train(store, tmp_path / "run", epochs=3, resume=True, **SMALL)
+    LanguageModel.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", [run.METRICS, run.MODEL])
+def test_resume_says_at_once_that_files_are_gone(store, tmp_path, name):
+    stopped_run(store, tmp_path / "run")
+    (tmp_path / "run" / name).unlink()
+    with pytest.raises(NcelmError, match=f"{name} is gone"):
+        train(store, tmp_path / "run", epochs=3, resume=True, **SMALL)
+
+
 def test_halving_needs_a_validation_split(tmp_path):
     (tmp_path / "text").write_text("a b c\nb c a\n")
     lonely = prepare(train=tmp_path / "text", out=tmp_path / "store")
@@ -258,6 +303,7 @@ def test_halving_needs_a_validation_split(tmp_path):
     [
         ("noise_samples", 0), ("epochs", 0), ("batch_size", 0), ("learning_rate", 0.0), ("learning_rate", float("nan")),
         ("seed", -1), ("penalty", -1.0), ("dim", 0), ("context", -1), ("context", 0), ("patience", 0), ("spread", -0.1),
+        ("dim", 3.0), ("batch_size", 10.5), ("shared_tables", "no"), ("learning_rate", 1e300), ("noise_power", 1000.0),
         ("estimator", "is"), ("noise", "bigram"), ("optimizer", "adam"), ("schedule", "cosine"), ("matrices", "none"),
     ],
 )  # fmt: skip

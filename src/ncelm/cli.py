@@ -1,5 +1,6 @@
 """Words on a terminal: parse them, call the room that knows, show progress, print the answer."""
 
+import io
 import json
 import os
 import sys
@@ -268,7 +269,7 @@ class Score:
             }
             if self.per_word:
                 answer["words"] = [vars(word) for word in words]
-            return json.dumps(answer, ensure_ascii=False)
+            return json.dumps(answer, allow_nan=False)
         if not self.per_word:
             return f"{total:.6f}"
         each = (f"{word.word} {word.log_probability:.4f}{' <unk>' if word.unknown else ''}" for word in words)
@@ -349,6 +350,7 @@ class Demo:
 def main(arguments: list[str] | None = None) -> int:
     """The command line: 0 if all went well, 2 for a user's mistake, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    _prepare_output()
     if not arguments:
         arguments = ["--help"]
     if arguments in (["--version"], ["-V"]):
@@ -364,15 +366,31 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"ncelm: {str(stop) or 'stopped by Ctrl-C'}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
     except MemoryError as error:
         return _fail(
             f"not enough memory ({str(error) or 'none is left'}): use fewer dimensions or a smaller vocabulary"
         )
-    except OSError as error:
+    except OSError as error:  # such as a full disk behind standard output
+        _drop_output()
         return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
     return 0
+
+
+def _prepare_output() -> None:
+    """Nothing that is printed may end in a traceback: not for want of a stream, nor of a letter in its encoding."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115, PTH123
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def _drop_output() -> None:
+    """What is left in the buffer cannot be written: let Python not try again when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parse(arguments: list[str]) -> Any:
@@ -413,7 +431,7 @@ def _fail(message: str) -> int:
 
 
 def _print_json(answer: dict[str, Any]) -> None:
-    print(json.dumps(answer, ensure_ascii=False))
+    print(json.dumps(answer, allow_nan=False))
 
 
 def _count(number: int, thing: str) -> str:

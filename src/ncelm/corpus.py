@@ -93,17 +93,16 @@ class TokenStore:
             _require(holds, path, fault)
         assert isinstance(described, dict)
         splits = {
-            name: _open_split(path, name, described[name], dtype, len(vocabulary))
+            name: _open_split(path, name, described[name], dtype, vocabulary.counts)
             for name in SPLITS
             if name in described
         }
-        _require(int(vocabulary.counts.sum()) == splits["train"].tokens, path, "the counts in vocab.txt are wrong")
         return cls(
             path=path,
             boundary=about["boundary"],
             vocabulary=vocabulary,
             text=_text_settings(path, about.get("text")),
-            punkt=about["punkt"],
+            punkt=about.get("punkt"),
             splits=splits,
             fingerprint=_fingerprint(about),
         )
@@ -252,8 +251,13 @@ def _require(holds: bool, path: Path, fault: str) -> None:
 
 
 def _open_split(
-    path: Path, name: str, described: object, dtype: np.dtype[np.unsignedinteger], vocabulary_size: int
+    path: Path,
+    name: str,
+    described: object,
+    dtype: np.dtype[np.unsignedinteger],
+    expected_counts: npt.NDArray[np.int64],
 ) -> Split:
+    vocabulary_size = len(expected_counts)
     numbers = [described.get(key) for key in ("tokens", "sentences", "unknown")] if isinstance(described, dict) else []
     _require(bool(numbers) and all(type(number) is int for number in numbers), path, f"no sizes of {name}")
     tokens, sentences, unknown = (number for number in numbers if number is not None)
@@ -263,9 +267,24 @@ def _open_split(
     # Compiled code indexes arrays with these numbers, unchecked: one bad number would read or write anywhere.
     if offsets[0] != 0 or offsets[-1] != tokens or not bool(np.all(offsets[:-1] < offsets[1:])):
         raise NcelmError(f"{path / name}.sentences is damaged: prepare the store anew")
-    largest = max(int(ids[start : start + _BLOCK_IDS].max()) for start in range(0, tokens, _BLOCK_IDS))
-    if largest >= vocabulary_size or not bool(np.all(ids[offsets[1:] - np.uint64(1)] == Vocabulary.end_id)):
+    counts, digest = np.zeros(vocabulary_size, np.int64), hashlib.sha256()
+    for start in range(0, tokens, _BLOCK_IDS):
+        block = ids[start : start + _BLOCK_IDS]
+        digest.update(block.data)
+        if block.max() >= vocabulary_size:
+            raise NcelmError(f"{path / name}.ids is damaged: prepare the store anew")
+        counts += np.bincount(block, minlength=vocabulary_size)
+    if not (
+        isinstance(described, dict)
+        and digest.hexdigest() == described.get("sha256")
+        and bool(np.all(ids[offsets[1:] - np.uint64(1)] == Vocabulary.end_id))
+    ):
         raise NcelmError(f"{path / name}.ids is damaged: prepare the store anew")
+    _require(counts[Vocabulary.unknown_id] == unknown, path, f"the number of unknown words of {name} is wrong")
+    if name == "train" and not np.array_equal(counts, expected_counts):
+        raise NcelmError(
+            f"{path / 'vocab.txt'} has counts that are not those of the training text: prepare the store anew"
+        )
     return Split(name, ids, offsets, unknown)
 
 

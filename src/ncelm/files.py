@@ -1,6 +1,7 @@
 """Files and folders that are written whole or not at all, and JSON that is read with suspicion."""
 
 import errno
+import fcntl
 import glob
 import json
 import os
@@ -89,10 +90,23 @@ def refuse_existing(path: Path) -> None:
         raise NcelmError(f"{path} exists already: choose another name or remove it first")
 
 
+@contextmanager
+def only_process(path: Path, otherwise: str) -> Iterator[None]:
+    """Hold a lock on the file `path`; if another process has it, raise an error that says `otherwise`."""
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise NcelmError(otherwise) from None
+        except OSError:
+            pass  # a file system without locks
+        yield
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write `content` as indented JSON, whole or not at all."""
     with write_whole(path) as file:
-        file.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
+        file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 def read_json(path: Path, what: str, kind: str, newest_version: int) -> dict[str, Any]:
@@ -106,7 +120,7 @@ def read_json(path: Path, what: str, kind: str, newest_version: int) -> dict[str
         raise NcelmError(f"there is no {what} at {folder}")
     try:
         content = json.loads(read_bytes(path, lambda: f"{folder} is not a {what}: it has no {path.name}"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NcelmError(f"{path} is damaged (not JSON): make the {what} anew") from error
     if not isinstance(content, dict) or content.get("format") != kind:
         raise NcelmError(f"{folder} is not a {what}: {path.name} does not say that it is one")

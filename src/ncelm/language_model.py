@@ -59,7 +59,9 @@ class LanguageModel:
         except (KeyError, TypeError, ValueError) as error:
             raise NcelmError(f"{path / run.CONFIG} is damaged: restore it from a copy or train again") from error
         if not (path / run.MODEL).exists():
-            raise NcelmError(f"{path} has no model yet: no epoch was finished; go on with `ncelm train … --resume`")
+            raise NcelmError(
+                f"{path} has no {run.MODEL}: if training was stopped in its first epoch, go on with --resume"
+            )
         vocabulary = Vocabulary.load(path / run.VOCABULARY)
         if description.get("vocabulary_digest") != vocabulary.digest:
             raise NcelmError(f"{path / run.VOCABULARY} is not the vocabulary of this model: restore it from a copy")
@@ -112,6 +114,11 @@ class LanguageModel:
     def evaluate_split(self, store: TokenStore | Path | str, name: str) -> Evaluation:
         """Perplexity on a split of a token store, which must have the vocabulary this model was trained with."""
         store = store if isinstance(store, TokenStore) else TokenStore.open(store)
+        if (store.boundary, store.text) != (self.boundary, self.text):
+            raise NcelmError(
+                f"{store.path} was prepared in another way than the model's text ({store.boundary}, {store.text}; the "
+                f"model: {self.boundary}, {self.text}): give the store that the model was trained on"
+            )
         if store.vocabulary.digest != self.vocabulary.digest:
             raise NcelmError(
                 f"{store.path} has another vocabulary than the model, so its ids mean other words: give the store that "
@@ -131,7 +138,12 @@ class LanguageModel:
                 yield batch, ids, *score_ids(self.model, self._alone(ids), 0, ids.size, team)
 
     def _words(self, sentence: Sentence) -> list[str]:
-        return self.text.words(sentence) if isinstance(sentence, str) else list(sentence)
+        if isinstance(sentence, str):
+            return self.text.words(sentence)
+        words = list(sentence)
+        if not all(isinstance(word, str) for word in words):
+            raise NcelmError(f"a sentence is a string or a list of strings, not {str(sentence)[:40]}")
+        return words
 
     def _encode(self, words: list[str]) -> np.ndarray:
         """Ids of the words and of the sentence end."""

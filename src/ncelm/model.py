@@ -29,10 +29,14 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name, least in (("context", 0), ("context_after", 0), ("dim", 1)):
             value = getattr(self, name)
+            if type(value) is not int:
+                raise NcelmError(f"--{name.replace('_', '-')} is {value!r}: give a whole number")
             if not least <= value <= 100_000:
                 raise NcelmError(f"--{name.replace('_', '-')} is {value}: give at least {least} (and at most 100,000)")
         if self.matrices not in get_args(Matrices):
             raise NcelmError(f"--matrices is {self.matrices}: choose one of {', '.join(get_args(Matrices))}")
+        if type(self.shared_tables) is not bool:
+            raise NcelmError(f"--shared-tables is {self.shared_tables!r}: it is True or False")
         if self.positions == 0:
             raise NcelmError("--context and --context-after are both 0: the model needs at least one context word")
 
@@ -114,6 +118,10 @@ class LogBilinear:
     def predict(self, contexts: np.ndarray) -> np.ndarray:
         """q̂ = Σ_i C_i r_wi (Eq. 2): contexts (n, c) → (n, d)."""
         contexts = np.ascontiguousarray(contexts, np.int64)
+        if contexts.ndim != 2 or contexts.shape[1] != self.config.positions:
+            raise ValueError(f"contexts must be (n, {self.config.positions}), not {contexts.shape}")
+        if contexts.size and not 0 <= contexts.min() <= contexts.max() <= self.biases.size:
+            raise IndexError(f"context words must be ids from 0 to {self.biases.size}")
         out = np.empty((len(contexts), self.config.dim), np.float32)
         kernels.predict_contexts(self.parameters(), contexts, out)
         return out

@@ -69,9 +69,16 @@ def read_arrays(path: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[st
                 f"{path} does not fit its {CONFIG} and {VOCABULARY}: {name} is {arrays[name].dtype} "
                 f"{arrays[name].shape}, not float32 {shape}"
             )
-        if not np.isfinite(arrays[name]).all():
-            raise NcelmError(f"{path} holds numbers that are not finite in {name}: it cannot be used")
+        if not usable(arrays[name]):
+            raise NcelmError(f"{path} holds numbers that are not finite, or enormous, in {name}: it cannot be used")
+    if set(arrays) != set(shapes):
+        raise NcelmError(f"{path} does not fit its {CONFIG}: it has {', '.join(sorted(set(arrays) - set(shapes)))} too")
     return arrays, header
+
+
+def usable(array: np.ndarray) -> bool:
+    """Are these parameters of a model that has not diverged? (Larger ones overflow in a score.)"""
+    return bool(np.all(np.abs(array) < 1e9))  # not so for NaN
 
 
 def _metadata(content: bytes) -> dict[str, str]:
@@ -93,6 +100,10 @@ class Metrics:
 
     def cut(self, size: int) -> None:
         """Forget all but the first `size` bytes."""
+        if self.size < size:
+            raise NcelmError(
+                f"{self.path} is gone or was cut short: restore it from a copy, or train with another --out"
+            )
         if self.path.exists():
             content = read_bytes(self.path)[:size]
             with write_whole(self.path) as file:
@@ -102,7 +113,7 @@ class Metrics:
         """Append one line."""
         content = read_bytes(self.path) if self.path.exists() else b""
         with write_whole(self.path) as file:
-            file.write(content + (json.dumps(record) + "\n").encode())
+            file.write(content + (json.dumps(record, allow_nan=False) + "\n").encode())
 
     def read(self) -> list[dict[str, Any]]:
         """All records."""

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, cast
+from typing import IO, Any, Literal, cast, get_args
 
 from ncelm.errors import NcelmError
 from ncelm.sentences import BLANK_LINE
@@ -44,6 +44,13 @@ class TextSettings:
 
     tokenizer: Tokenizer = "whitespace"
     lowercase: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is neither: a store or a model would be read in another way than it was made."""
+        if self.tokenizer not in get_args(Tokenizer):
+            raise NcelmError(f"the tokenizer is {self.tokenizer!r}: it must be {' or '.join(get_args(Tokenizer))}")
+        if type(self.lowercase) is not bool:
+            raise NcelmError(f"--lowercase is {self.lowercase!r}: it must be True or False")
 
     def words(self, sentence: str) -> list[str]:
         """Return the words of one sentence; no word contains white space."""
@@ -226,6 +233,8 @@ def _decoded(path: Path, encoding: str, start: int, stop: int | None, on_bytes: 
             if b"\0" in block:
                 raise _binary(path) from None
             raise _undecodable(path, encoding, start, lines, error) from None
+        except UnicodeError as error:  # what some encodings raise instead
+            raise NcelmError(f"{path} is not {encoding} ({error}): pass the right --encoding") from None
         if "\0" in text:
             raise _binary(path)
         lines += text.count("\n")
@@ -237,12 +246,16 @@ def _decoded(path: Path, encoding: str, start: int, stop: int | None, on_bytes: 
 def _blocks(path: Path, start: int, stop: int | None, on_bytes: OnBytes | None) -> Iterator[bytes]:
     """Yield a file's bytes in blocks, then one empty block."""
     if path == STANDARD_INPUT:
+        if sys.stdin is None:
+            raise NcelmError("standard input is closed: give a file, or text through a pipe")
         stdin = cast(io.BufferedReader, sys.stdin.buffer)
         while block := stdin.read1(BLOCK_BYTES):  # what is there now: answers need not wait for more
             yield block
         yield b""
         return
     with _reading(path), path.open("rb") as disk:
+        if not disk.seekable():
+            raise NcelmError(f"{path} is a pipe, and a text is read more than once: save it to a file first")
         disk.seek(start)
         file: IO[bytes] = gzip.GzipFile(fileobj=disk) if path.suffix == ".gz" else disk  # type: ignore[assignment]
         left = float("inf") if stop is None else stop - start
@@ -274,6 +287,8 @@ def _has_too_many_words(line: str) -> bool:
 
 def _line(path: Path, start: int, number: int) -> str:
     """Name for the user, who counts from the top of the file, the line `number` counted from byte `start`."""
+    if start == 0:
+        return f"line {number:,}"
     with _reading(path), path.open("rb") as file:
         while start > 0 and (block := file.read(min(BLOCK_BYTES, start))):
             start -= len(block)

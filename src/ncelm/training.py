@@ -6,6 +6,7 @@ number of threads, and however often the run was stopped, killed and resumed.
 
 import json
 import math
+import shutil
 import signal
 import threading
 import time
@@ -21,7 +22,7 @@ from ncelm import __version__, evaluate, kernels, run
 from ncelm.corpus import TokenStore
 from ncelm.engine import Engine, Sizes
 from ncelm.errors import NcelmError
-from ncelm.files import new_folder, write_json
+from ncelm.files import new_folder, only_process, write_json
 from ncelm.machine import total_memory
 from ncelm.model import LogBilinear, ModelConfig
 from ncelm.noise import Noise, NoiseKind
@@ -79,17 +80,18 @@ class TrainConfig:
         choices = {"estimator": Estimator, "noise": NoiseKind, "optimizer": Optimizer, "schedule": Schedule}
         for name, kind in choices.items():
             check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
+        for name in ("noise_samples", "epochs", "batch_size", "patience", "seed"):
+            check(name, type(getattr(self, name)) is int, "a whole number")
         check("noise_samples", 1 <= self.noise_samples <= 100_000, "a number from 1 to 100,000")
-        check("epochs", 1 <= self.epochs <= 1_000_000, "at least 1")
+        check("epochs", 1 <= self.epochs <= 1_000_000, "a number from 1 to 1,000,000")
         check("batch_size", 1 <= self.batch_size <= 1_000_000, "a number from 1 to 1,000,000")
         check("patience", self.patience >= 1, "at least 1")
         check("seed", 0 <= self.seed < 2**63, "a number from 0 to 2⁶³ − 1")
         for name in ("learning_rate", "spread"):
-            value = getattr(self, name)
-            check(name, math.isfinite(value) and value > 0, "a positive number")
-        for name in ("matrix_rate", "penalty", "min_improvement", "noise_power"):
-            value = getattr(self, name)
-            check(name, math.isfinite(value) and value >= 0, "a number that is not negative")
+            check(name, 0 < getattr(self, name) <= 1e6, "a positive number, at most 1e6")
+        for name in ("matrix_rate", "penalty", "min_improvement"):
+            check(name, 0 <= getattr(self, name) <= 1e6, "a number from 0 to 1e6")
+        check("noise_power", 0 <= self.noise_power <= 10, "a number from 0 to 10")
 
     def with_changes(self, **changes: Any) -> "TrainConfig":
         """A copy with some fields changed; fields of the model can be named directly."""
@@ -180,8 +182,18 @@ def train(
     """
     store = store if isinstance(store, TokenStore) else TokenStore.open(Path(store))
     config = (config or TrainConfig()).with_changes(**changes)
-    team = Team(threads)  # before anything is written: the number may be senseless
-    return _Training(store, Path(out), config, resume, checkpoint_minutes, progress).run(team)
+    if not 0 <= checkpoint_minutes < math.inf:
+        raise NcelmError(f"--checkpoint-minutes is {checkpoint_minutes}: give a number that is not negative")
+    team, out = Team(threads), Path(out)  # before anything is written: the number of threads may be senseless
+    existed = out.exists()
+    try:
+        training = _Training(store, out, config, resume, checkpoint_minutes, progress)
+        with only_process(out / run.CONFIG, f"another process is training {out}: wait for it, or choose another --out"):
+            return training.run(team)
+    except BaseException:
+        if not existed and not (out / run.CHECKPOINT).exists():  # nothing was learned: do not stand in the way
+            shutil.rmtree(out, ignore_errors=True)
+        raise
 
 
 class _Training:
@@ -290,7 +302,9 @@ class _Training:
         arrays, header = run.read_arrays(self.out / run.CHECKPOINT, shapes | squares)
         try:
             self.state = _State(**header["state"])
-            possible = self.state.is_possible(self.config.epochs, -(-self.tokens // self.config.batch_size))
+            possible = set(header["state"]) == set(_State.__dataclass_fields__) and self.state.is_possible(
+                self.config.epochs, -(-self.tokens // self.config.batch_size)
+            )
         except (KeyError, TypeError):
             possible = False
         if not possible:
@@ -298,6 +312,9 @@ class _Training:
         self.model = LogBilinear.from_arrays(self.config.model, {name: arrays[name].copy() for name in shapes})
         self.squares = {name: arrays[f"squares.{name}"].copy() for name in shapes}
         self.metrics.cut(self.state.metrics_bytes)
+        if self.state.best_epoch and not (self.out / run.MODEL).exists():
+            raise NcelmError(f"{self.out / run.MODEL} is gone: restore it from a copy, or train with another --out")
+        self.store.vocabulary.save(self.out / run.VOCABULARY)  # whatever has become of it
 
     def _square_parameters(self) -> kernels.Parameters:
         context = self.squares["context_vectors"]
@@ -361,7 +378,7 @@ class _Training:
 
     def _rates(self, steps_done: np.ndarray, steps_per_epoch: int) -> np.ndarray:
         """The learning rate of each update."""
-        rates = np.full(len(steps_done), self.state.rate)
+        rates = np.full(len(steps_done), float(self.state.rate))
         if self.config.schedule == "linear":
             rates *= 1.0 - steps_done / (steps_per_epoch * self.config.epochs)
         if self.config.optimizer == "adagrad":
@@ -381,6 +398,8 @@ class _Training:
             "seconds": state.seconds,
             "words_per_second": words / seconds if seconds else None,
         }
+        if not all(run.usable(array) for array in self.model.arrays().values()):
+            self._diverged("some parameters are enormous or not a number any more")
         best = True
         if "valid" in self.store.splits:
             valid = evaluate.evaluate_split(self.model, self.store, "valid", team)
