@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, get_args
@@ -185,15 +185,15 @@ def train(
     if not 0 <= checkpoint_minutes < math.inf:
         raise NcelmError(f"--checkpoint-minutes is {checkpoint_minutes}: give a number that is not negative")
     team, out = Team(threads), Path(out)  # before anything is written: the number of threads may be senseless
-    existed = out.exists()
-    try:
-        training = _Training(store, out, config, resume, checkpoint_minutes, progress)
-        with only_process(out / run.CONFIG, f"another process is training {out}: wait for it, or choose another --out"):
+    training = _Training(store, out, config, checkpoint_minutes, progress)
+    with ExitStack() as alone:
+        try:
+            training.begin(resume, alone)
             return training.run(team)
-    except BaseException:
-        if not existed and not (out / run.CHECKPOINT).exists():  # nothing was learned: do not stand in the way
-            shutil.rmtree(out, ignore_errors=True)
-        raise
+        except BaseException:
+            if training.created and not (out / run.CHECKPOINT).exists():  # nothing was learned: stand in nobody's way
+                shutil.rmtree(out, ignore_errors=True)
+            raise
 
 
 class _Training:
@@ -204,11 +204,11 @@ class _Training:
         store: TokenStore,
         out: Path,
         config: TrainConfig,
-        resume: bool,
         checkpoint_minutes: float,
         progress: Callable[[Progress], None] | None,
     ) -> None:
         self.store, self.out, self.config = store, out, config
+        self.created = False  # is the run's folder ours, and new?
         self.checkpoint_seconds, self.progress = 60.0 * checkpoint_minutes, progress
         self.tokens = store.split("train").tokens
         if config.schedule == "halve" and "valid" not in store.splits:
@@ -223,15 +223,6 @@ class _Training:
         self.state = _State(rate=config.learning_rate)
         self.metrics = run.Metrics(out / run.METRICS)
         self.model: LogBilinear
-        if resume and out.exists():
-            self._check_same_run()
-            self._clean_up()
-        else:
-            self._create()
-        if resume and (out / run.CHECKPOINT).exists():
-            self._restore()
-        else:
-            self._initialise()
 
     def _check_memory(self) -> None:
         """Better to say so now than to be killed later."""
@@ -243,6 +234,23 @@ class _Training:
             )
 
     # -- beginning and resuming ---------------------------------------------------------------------------------------
+
+    def begin(self, resume: bool, alone: ExitStack) -> None:
+        """Make the run's folder, or take up what is in it; no other process may train there until `alone` is closed."""
+        resume = resume and self.out.exists()
+        if resume:
+            self._check_same_run()
+        else:
+            self._create()
+            self.created = True
+        busy = f"another process is training {self.out}: wait for it, or choose another --out"
+        alone.enter_context(only_process(self.out / run.CONFIG, busy))
+        if resume:
+            self._clean_up()
+        if resume and (self.out / run.CHECKPOINT).exists():
+            self._restore()
+        else:
+            self._initialise()
 
     def _description(self) -> dict[str, Any]:
         return {
