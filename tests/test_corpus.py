@@ -419,7 +419,7 @@ class TestOpenRefuses:
     def test_another_vocabulary(self, store):
         path = store / "vocab.txt"
         path.write_text(path.read_text().replace("the\t3", "the\t4"))
-        self.refused(store, "counts in vocab.txt are wrong")
+        self.refused(store, "has counts that are not those of the training text")
 
 
 class TestContexts:

@@ -249,14 +249,16 @@ def test_a_model_with_nan_is_refused(broken):
 
 def test_another_vocabulary_is_refused(broken, tmp_path):
     (tmp_path / "other.txt").write_text("quite other words\nare in here\n")
-    other = prepare(train=tmp_path / "other.txt", test=tmp_path / "other.txt", out=tmp_path / "other")
+    other = prepare(
+        train=tmp_path / "other.txt", test=tmp_path / "other.txt", out=tmp_path / "other", boundary="sentence"
+    )
     with pytest.raises(NcelmError, match="another vocabulary"):
         load(broken).evaluate_split(other, "test")
 
 
 def test_a_run_without_a_model_says_so(broken):
     (broken / run.MODEL).unlink()
-    with pytest.raises(NcelmError, match="no model yet"):
+    with pytest.raises(NcelmError, match=r"has no model\.safetensors"):
         load(broken)
 
 
