@@ -18,6 +18,7 @@ Symbols in comments: B minibatch size, c context words, d dimensions, k noise wo
 """
 
 import itertools
+import platform
 from typing import NamedTuple
 
 import numpy as np
@@ -75,6 +76,19 @@ def _as_float32(typing_context, bits):
     return types.float32(types.int32), generate
 
 
+@intrinsic
+def _pause(typing_context):
+    """Tell the processor that this is a waiting loop, so that a thread on the same core gets its share."""
+
+    def generate(context, builder, signature, arguments):
+        if platform.machine().lower() in ("x86_64", "amd64"):
+            kind = ir.FunctionType(ir.VoidType(), [])
+            builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
+        return context.get_dummy_value()
+
+    return types.void(), generate
+
+
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 SYNC_STRIDE = 16  # int64s from one phase's counters to the next: items and arrivals on cache lines of their own
@@ -93,7 +107,8 @@ def _wait_for_all(sync, phase, threads):
     spins = 0
     while _load(sync, phase * SYNC_STRIDE + 8) < threads:
         spins += 1
-        if spins > 50_000:  # some tens of microseconds: there are more threads than free cores, so let the others run
+        _pause()
+        if spins > 5_000:  # some tens of microseconds: there are more threads than free cores, so let the others run
             _sched_yield()
 
 
