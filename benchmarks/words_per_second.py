@@ -44,7 +44,7 @@ from plain_pytorch import (
     fastest_trainer,
     samplers,
 )
-from surroundings import surroundings
+from ncelm.machine import surroundings
 
 # Section 4 of the paper. The rates do not change the speed.
 PAPER = TrainConfig(
@@ -74,7 +74,7 @@ class Ours:
         arrays = {name: array.copy() for name, array in task.parameters.items()}
         self.model = LogBilinear.from_arrays(PAPER.model, arrays)
         no_squares = kernels.Parameters(*(np.zeros((0, *a.shape[1:]), np.float32) for a in self.model.parameters()))
-        sizes = PAPER.sizes(len(task.store.vocabulary))
+        sizes = PAPER.sizes(len(task.store.vocabulary), task.store.split("train").tokens)
         self.engine = Engine(self.model, no_squares, task.noise, task.store, sizes, PAPER.seed, PAPER.penalty, team)
         self.table_rate, self.matrix_rate = task.table_rate, task.matrix_rate
         self.epoch, self.step = 0, 0

@@ -9,14 +9,14 @@ from numba import njit
 from ncelm import kernels
 from ncelm import reference as ref
 from ncelm.corpus import contexts_and_targets
-from ncelm.engine import Engine
+from ncelm.engine import NO_CONSTANTS, NO_NUMBERS, Engine, number_contexts
 from ncelm.model import LogBilinear
-from ncelm.noise import Noise
+from ncelm.noise import Noise, noise_of
 from ncelm.preparing import prepare
 from ncelm.threads import Team
 from ncelm.training import TrainConfig
 
-TABLE_RATE, MATRIX_RATE = 0.05, 0.02
+TABLE_RATE, MATRIX_RATE, CONSTANT_RATE = 0.05, 0.02, 0.03
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,9 @@ def stores(tmp_path_factory):
 
 def engine_for(store, config, team):
     random = np.random.default_rng(2)
-    noise = Noise.from_counts(store.vocabulary.counts, config.noise)
-    model = LogBilinear.initialise(config.model, noise.probabilities, 0, 0.5)
+    noise = noise_of(store, config.noise, config.noise_power, config.bigram_smoothing)
+    unigram = Noise.from_counts(store.vocabulary.counts)
+    model = LogBilinear.initialise(config.model, unigram.probabilities, 0, 0.5)
     model.biases[:] += random.normal(size=model.biases.size).astype(np.float32)
     arrays = model.arrays()
     start = np.float32(0.01)  # as after some updates: tests must not divide by the square root of zero
@@ -45,29 +46,54 @@ def engine_for(store, config, team):
     }
     of_targets = squares["context_vectors"][:-1] if config.model.shared_tables else squares["target_vectors"]
     parameters = kernels.Parameters(squares["context_vectors"], of_targets, squares["biases"], squares["matrices"])
-    sizes = config.sizes(len(store.vocabulary))
-    return (
-        Engine(model, parameters, noise, store, sizes, config.seed, config.penalty, team),
-        model,
-        squares,
-        noise,
+    sizes = config.sizes(len(store.vocabulary), store.split("train").tokens)
+    constants, numbers = NO_CONSTANTS, NO_NUMBERS
+    if config.constants == "learned":
+        numbers, contexts = number_contexts(store, config.model.context, config.model.context_after)
+        constants = kernels.Constants(
+            random.normal(size=contexts).astype(np.float32),
+            np.full(contexts if config.optimizer == "adagrad" else 0, start),
+        )
+    engine = Engine(
+        model, parameters, noise, store, sizes, config.method, config.seed, config.penalty, team, constants, numbers
     )
+    return engine, model, squares, noise
 
 
-def reference_step(model, squares, noise, config, contexts, words):
-    """One update by the book: gradients of Eq. 13 or Eq. 4 summed over the minibatch, then SGD or Adagrad."""
+def reference_example(config, scores, words, noise, c):
+    """The objective and dJ/ds of one example, by the book."""
+    target, samples = words[0], words[1:]
+    match config.estimator:
+        case "ml":
+            return np.log(ref.eq1_probabilities(scores)[target]), ref.eq4_ml_gradient(scores, target)
+        case "importance":
+            used = config.noise_samples
+            while config.effective_samples > 0 and used < config.max_samples:
+                if ref.effective_sample_size(scores, samples[:used], noise) >= config.effective_samples:
+                    break
+                used = min(used + config.noise_samples, config.max_samples)
+            arguments = (scores, target, samples[:used], noise)
+            return ref.eq5_objective(*arguments), ref.eq5_importance_gradient(*arguments)
+        case "family":
+            arguments = (config.member, scores, target, samples, noise, c)
+            return ref.family_objective(*arguments), ref.family_gradient(*arguments)
+    return ref.eq13_objective(scores, target, samples, noise, c), ref.eq13_gradient(scores, target, samples, noise, c)
+
+
+def reference_step(model, squares, noise, config, contexts, words, constants, masks):
+    """One update by the book: gradients summed over the minibatch, then SGD or Adagrad. Also the loss, and dJ/dc_h."""
     arrays = {name: a.astype(np.float64) for name, a in model.arrays().items()}
     full = dict(arrays)
     full.setdefault("target_vectors", arrays["context_vectors"][:-1])
-    dJ_ds = []
-    for context, row in zip(contexts, words, strict=True):
-        predicted = ref.eq2_prediction(full["matrices"], full["context_vectors"][context])
+    examples = []
+    for context, row, c, mask in zip(contexts, words, constants, masks, strict=True):
+        predicted = mask * ref.eq2_prediction(full["matrices"], full["context_vectors"][context])
         scores = ref.eq3_scores(predicted, full["target_vectors"], full["biases"])
-        if config.estimator == "ml":
-            dJ_ds.append(ref.eq4_ml_gradient(scores, row[0]))
-        else:
-            dJ_ds.append(ref.eq13_gradient(scores, row[0], row[1:], noise.probabilities))
-    gradients = ref.parameter_gradients(full, contexts, np.array(dJ_ds))
+        after = context[config.model.context - 1]
+        here = np.exp(noise.log_probabilities(after)) if config.noise == "bigram" else noise.probabilities
+        examples.append(reference_example(config, scores, row, here, c))
+    dJ_ds = np.array([gradient for _, gradient in examples])
+    gradients = ref.parameter_gradients(full, contexts, dJ_ds, masks)
 
     def update(name, gradient, rows, rate, penalty):
         values = arrays[name]
@@ -88,12 +114,28 @@ def reference_step(model, squares, noise, config, contexts, words):
     table = "context_vectors" if config.model.shared_tables else "target_vectors"
     padded = np.vstack([gradients["target_vectors"], np.zeros((1, config.model.dim))])
     update(table, padded, targets, TABLE_RATE, config.penalty)
-    return arrays
+    return arrays, -sum(objective for objective, _ in examples), dJ_ds.sum(axis=1)
 
 
 CASES = [
-    {"estimator": e, "matrices": m, "shared_tables": s, "optimizer": o}
-    for e, m, s, o in itertools.product(["nce", "ml"], ["full", "diagonal"], [False, True], ["sgd", "adagrad"])
+    {"estimator": e, "matrices": m, "shared_tables": s, "optimizer": o, **more}
+    for e, m, s, o, more in [
+        *itertools.product(["nce", "ml"], ["full", "diagonal"], [False, True], ["sgd", "adagrad"], [{}]),
+        *itertools.product(["nce"], ["full", "diagonal"], [False, True], ["adagrad"], [{"shared_noise": True}]),
+        *itertools.product(["nce", "ml"], ["full", "diagonal"], [False], ["sgd"], [{"dropout": 0.3}]),
+        ("nce", "full", False, "sgd", {"shared_noise": True, "dropout": 0.3}),
+        ("nce", "full", False, "sgd", {"word_dropout": 0.5}),
+        ("nce", "full", False, "sgd", {"noise": "uniform"}),
+        ("nce", "full", False, "sgd", {"noise": "bigram", "bigram_smoothing": 2.5}),
+        ("nce", "diagonal", True, "adagrad", {"noise": "bigram"}),
+        ("nce", "full", False, "sgd", {"constants": "learned"}),
+        ("nce", "diagonal", False, "adagrad", {"constants": "learned"}),
+        ("family", "full", False, "sgd", {"member": "root", "constants": "learned"}),
+        *itertools.product(["family"], ["full"], [False], ["sgd"], [{"member": member} for member in kernels.MEMBERS]),
+        ("importance", "full", False, "sgd", {}),
+        ("importance", "full", False, "adagrad", {"effective_samples": 6.0, "max_samples": 18}),
+        ("importance", "diagonal", True, "sgd", {"effective_samples": 3.0, "max_samples": 9, "noise": "bigram"}),
+    ]
 ]
 
 
@@ -107,29 +149,71 @@ def test_one_update_agrees_with_the_reference(stores, case, boundary, after):
     with Team(2) as team:
         engine, model, squares, noise = engine_for(store, config, team)
         before = {name: a.copy() for name, a in model.arrays().items()}
+        old_constants = engine.constants.values.copy()
         untouched = LogBilinear.from_arrays(config.model, before)
-        losses = engine.run(0, 0, np.array([TABLE_RATE]), np.array([MATRIX_RATE]))
+        losses = engine.run(0, 0, np.array([TABLE_RATE]), np.array([MATRIX_RATE]), np.array([CONSTANT_RATE]))
     contexts, words = engine.plan.contexts[0], engine.plan.words[0]
+    if config.shared_noise:
+        words = np.hstack([words[:70], np.tile(words[70:].T, (70, 1))])
+    numbers = engine.plan.constants[0] if old_constants.size else None
+    constants = np.zeros(70) if numbers is None else old_constants[numbers]
+    masks = np.where(engine.work.predicted == 0, 0.0, 1 / (1 - config.dropout)) if config.dropout else np.ones((70, 5))
     old_squares = {n: np.full_like(a, 0.01) for n, a in before.items()}
-    expected = reference_step(untouched, old_squares, noise, config, contexts, words)
+    expected, loss, by_constant = reference_step(
+        untouched, old_squares, noise, config, contexts, words, constants, masks
+    )
     for name, array in model.arrays().items():
-        np.testing.assert_allclose(array, expected[name], atol=3e-6, err_msg=name)
+        np.testing.assert_allclose(array, expected[name], atol=5e-6, err_msg=name)
         assert not np.array_equal(array, before[name])
         if config.optimizer == "adagrad":
             np.testing.assert_allclose(squares[name], old_squares[name], rtol=1e-5, atol=3e-5, err_msg=name)
-    assert losses[0] == pytest.approx(-objective(untouched, noise, config, contexts, words), rel=1e-5)
+    assert losses[0] == pytest.approx(loss, rel=1e-5)
+    if numbers is not None:
+        sums = np.full(old_constants.size, 0.01)
+        for number, gradient in zip(numbers, by_constant, strict=True):  # one after another
+            sums[number] += gradient**2
+            scale = np.sqrt(sums[number]) if config.optimizer == "adagrad" else 1.0
+            old_constants[number] += CONSTANT_RATE * gradient / scale
+        np.testing.assert_allclose(engine.constants.values, old_constants, atol=5e-6)
 
 
-def objective(model, noise, config, contexts, words):
-    total = 0.0
-    for context, row in zip(contexts, words, strict=True):
-        predicted = ref.eq2_prediction(model.matrices, model.context_vectors[context])
-        scores = ref.eq3_scores(predicted, model.target_vectors, model.biases)
-        if config.estimator == "ml":
-            total += np.log(ref.eq1_probabilities(scores)[row[0]])
-        else:
-            total += ref.eq13_objective(scores, row[0], row[1:], noise.probabilities)
-    return total
+def test_dropout_leaves_out_as_many_numbers_as_it_says(stores):
+    config = TrainConfig(batch_size=100, dropout=0.3).with_changes(dim=64)
+    with Team(1) as team:
+        engine, *_ = engine_for(stores["stream"], config, team)
+        engine.run(0, 0, np.array([0.0]), np.array([0.0]))
+    left_out = engine.work.predicted == 0
+    assert left_out.mean() == pytest.approx(0.3, abs=0.03)
+    np.testing.assert_array_equal(engine.work.gradients == 0, left_out)
+    assert len({row.tobytes() for row in left_out}) == 100  # each example has its own
+
+
+def test_word_dropout_replaces_as_many_words_as_it_says(stores):
+    store, plain = stores["stream"], TrainConfig(batch_size=100).with_changes(dim=4, context=4)
+    contexts = []
+    for config in (plain, plain.with_changes(word_dropout=0.5)):
+        with Team(1) as team:
+            engine, *_ = engine_for(store, config, team)
+            engine.run(0, 0, np.array([0.0]), np.array([0.0]))
+        contexts.append(engine.plan.contexts[0].copy())
+    # of the replaced half, about one in thirteen words is replaced by itself
+    assert (contexts[0] != contexts[1]).mean() == pytest.approx(0.46, abs=0.06)
+
+
+@pytest.mark.parametrize("boundary", ["stream", "sentence"])
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (3, 0), (2, 2)])
+def test_equal_contexts_have_equal_numbers(stores, boundary, before, after):
+    store = stores[boundary]
+    ids = store.split("train").ids
+    contexts, _ = contexts_and_targets(
+        ids, np.arange(ids.size), before, after, boundary, store.vocabulary.end_id, store.pad_id
+    )
+    numbers, count = number_contexts(store, before, after)
+    assert sorted(set(numbers.tolist())) == list(range(count))
+    by_number = {}
+    for number, context in zip(numbers.tolist(), map(tuple, contexts.tolist()), strict=True):
+        assert by_number.setdefault(number, context) == context
+    assert len(set(by_number.values())) == count == len(set(map(tuple, contexts.tolist())))
 
 
 @pytest.mark.parametrize("boundary", ["stream", "sentence"])
@@ -140,7 +224,7 @@ def test_contexts_agree_with_the_readable_twin(stores, boundary, before, after):
     everywhere = np.arange(ids.size)
     expected, _ = contexts_and_targets(ids, everywhere, before, after, boundary, end, pad)
     out = np.empty((ids.size, before + after), np.int64)
-    corpus = kernels.Corpus(ids, before, boundary == "sentence", end, pad)
+    corpus = kernels.Corpus(ids, before, boundary == "sentence", end, pad, NO_NUMBERS)
     for position in everywhere:
         kernels.fill_contexts(corpus, position, out[position])
     np.testing.assert_array_equal(out, expected)
@@ -161,10 +245,20 @@ def test_an_epoch_visits_every_word_once_and_noise_is_fresh(stores):
     assert not np.array_equal(noise[0], noise[1])
 
 
-@pytest.mark.parametrize("estimator", ["nce", "ml"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        {},
+        {"estimator": "ml"},
+        {"shared_noise": True, "noise_samples": 700},
+        {"estimator": "importance", "effective_samples": 20.0, "max_samples": 50},
+        {"constants": "learned", "noise": "bigram", "dropout": 0.2, "word_dropout": 0.1},
+    ],
+    ids=lambda case: "-".join(map(str, case.values())),
+)
 @pytest.mark.parametrize("matrices", ["full", "diagonal"])
-def test_bits_do_not_depend_on_threads_or_on_grouping(stores, estimator, matrices):
-    config = TrainConfig(batch_size=40, estimator=estimator).with_changes(dim=9, matrices=matrices, context=3)
+def test_bits_do_not_depend_on_threads_or_on_grouping(stores, case, matrices):
+    config = TrainConfig(batch_size=40).with_changes(dim=9, matrices=matrices, context=3, **case)
     results = []
     for threads, together in ((1, 5), (2, 5), (3, 1), (2, 2)):
         with Team(threads) as team:

@@ -155,7 +155,7 @@ class Train:
         from ncelm.corpus import TokenStore
 
         store = TokenStore.open(self.store)
-        sizes = self.config.sizes(len(store.vocabulary))
+        sizes = self.config.sizes(len(store.vocabulary), store.split("train").tokens)
         if _on_terminal():
             print(
                 f"{store.split('train').tokens:,} tokens, {sizes.vocabulary:,} words; "

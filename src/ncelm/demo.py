@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from ncelm import plots
 from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
 from ncelm.files import refuse_existing, write_errors, write_whole
@@ -154,23 +153,8 @@ def _show_words(lm: LanguageModel, say: Callable[[str], None]) -> None:
 
 def plot(folder: Path, results: dict[str, dict[str, Any]], say: Callable[[str], None]) -> None:
     """Perplexity against training time, as plot.png; where matplotlib is not installed, say how to get it."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
+    curves = {name: ([x for x, _ in r["curve"]], [y for _, y in r["curve"]]) for name, r in results.items()}
+    if plots.perplexity_against_time(folder / "plot.png", curves, "validation"):
+        say(f"\nperplexity against time: {folder / 'plot.png'}")
+    else:
         say("\nno plot: matplotlib is not installed (pip install 'ncelm[plots]')")
-        return
-    figure = Figure(figsize=(6, 4), layout="constrained")
-    axes = figure.add_subplot()
-    for name, r in results.items():
-        seconds, perplexity = np.array(r["curve"]).T
-        axes.plot(seconds, perplexity, marker="o", label=name)
-    axes.set(
-        xscale="log",
-        xlabel="seconds of training",
-        ylabel="validation perplexity",
-        title="NCE and maximum likelihood",
-    )
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(folder / "plot.png", dpi=120)
-    say(f"\nperplexity against time: {folder / 'plot.png'}")

@@ -8,16 +8,31 @@ import numpy as np
 from ncelm import kernels
 from ncelm.corpus import Split, TokenStore
 from ncelm.model import LogBilinear
-from ncelm.noise import Noise
+from ncelm.noise import BigramNoise, Noise
 from ncelm.threads import Team
 
 PLAN_BYTES = 32 << 20  # minibatches are planned ahead in groups that take about so much memory …
 MOST_PLANNED = 16  # … and a group is at most so many, so that Ctrl-C is answered soon
 
 
-def corpus_view(split: Split, store: TokenStore, context: int) -> kernels.Corpus:
+NO_NUMBERS = np.zeros(0, np.int32)
+NO_CONSTANTS = kernels.Constants(np.zeros(0, np.float32), np.zeros(0, np.float32))
+
+
+def corpus_view(
+    split: Split, store: TokenStore, context: int, context_numbers: np.ndarray = NO_NUMBERS
+) -> kernels.Corpus:
     """What the kernels need to know of a split."""
-    return kernels.Corpus(split.ids, context, store.boundary == "sentence", store.vocabulary.end_id, store.pad_id)
+    within_sentence, end_id = store.boundary == "sentence", store.vocabulary.end_id
+    return kernels.Corpus(split.ids, context, within_sentence, end_id, store.pad_id, context_numbers)
+
+
+def number_contexts(store: TokenStore, context: int, context_after: int) -> tuple[np.ndarray, int]:
+    """The number of each training word's context, (N,) int32, equal contexts having equal numbers; and how many."""
+    corpus = corpus_view(store.split("train"), store, context)
+    numbers = np.empty(corpus.ids.size, np.int32)
+    slots = np.full(1 << (2 * corpus.ids.size - 1).bit_length(), -1, np.int32)  # at most half of them are taken
+    return numbers, int(kernels.number_contexts(corpus, context + context_after, slots, numbers))
 
 
 @dataclass(frozen=True)
@@ -30,9 +45,12 @@ class Sizes:
     diagonal: bool
     shared: bool
     batch: int  # B
-    samples: int  # k + 1, or 1 for maximum likelihood
+    samples: int  # k + 1, or 1 for maximum likelihood and for shared noise
     exact: bool  # maximum likelihood: a score for every word
     adagrad: bool
+    shared_samples: int = 0  # K: noise words that a minibatch shares
+    bigram_words: int = 0  # N, for bigram noise
+    numbered_words: int = 0  # N, for learned constants
 
     @property
     def group_blocks(self) -> int:
@@ -44,12 +62,19 @@ class Sizes:
     @property
     def target_groups(self) -> int:
         """Most unique target words in one minibatch."""
-        return self.vocabulary if self.exact else min(self.vocabulary, self.batch * self.samples)
+        entries = self.batch * self.samples + self.shared_samples
+        return self.vocabulary if self.exact else min(self.vocabulary, entries)
+
+    @property
+    def coefficients(self) -> int:
+        """Derivatives by scores in one minibatch."""
+        return self.batch * (self.vocabulary if self.exact else self.samples + self.shared_samples)
 
     @property
     def plan_bytes(self) -> int:
         """One planned minibatch."""
-        return 4 * self.batch * (3 * self.samples + 8 * self.positions) + 8 * self.target_groups
+        noise = 4 * self.samples if self.bigram_words else 3 * self.samples
+        return 4 * self.batch * (noise + 8 * self.positions + 3) + 8 * self.target_groups + 12 * self.shared_samples
 
     @property
     def planned(self) -> int:
@@ -70,7 +95,10 @@ class Sizes:
         parameters = 4 * (self.vocabulary * (tables * self.dim + 1) + int(np.prod(self.matrix_shape)))
         shared = 4 * self.dim * (self.target_groups + self.batch * self.positions) if self.shared else 0
         vectors = 4 * self.batch * self.dim * (2 + (0 if self.diagonal else 2 * self.positions))
-        coefficients = 4 * self.batch * (self.vocabulary if self.exact else self.samples)
+        coefficients = 4 * self.coefficients
+        noise = 8 * self.shared_samples * (self.dim + 1) + 20 * self.bigram_words
+        # at worst every context is another; their numbers are found by a hash table that is at most 16 N bytes
+        constants = self.numbered_words * (16 + 4 + (16 if self.adagrad else 8))
         partial = 4 * self.group_blocks * int(np.prod(self.matrix_shape))
         # parameters twice: a checkpoint is put together in memory before it is written
         return (
@@ -78,6 +106,8 @@ class Sizes:
             + shared
             + vectors
             + coefficients
+            + noise
+            + constants
             + partial
             + self.planned * self.plan_bytes
         )
@@ -90,45 +120,75 @@ class Engine:
         self,
         model: LogBilinear,
         squares: kernels.Parameters,
-        noise: Noise,
+        noise: Noise | BigramNoise,
         store: TokenStore,
         sizes: Sizes,
+        method: kernels.Method,
         seed: int,
         penalty: float,
         team: Team,
+        constants: kernels.Constants = NO_CONSTANTS,
+        context_numbers: np.ndarray = NO_NUMBERS,
     ) -> None:
-        self.sizes, self.seed, self.penalty, self.team = sizes, seed, penalty, team
-        self.corpus = corpus_view(store.split("train"), store, model.config.context)
-        self.parameters, self.squares = model.parameters(), squares
-        k = max(sizes.samples - 1, 1)
-        self.noise = kernels.NoiseTable(
-            noise.threshold, noise.alias, (noise.log_probabilities + np.log(k)).astype(np.float32)
-        )
+        self.sizes, self.method, self.seed, self.penalty, self.team = sizes, method, seed, penalty, team
+        self.corpus = corpus_view(store.split("train"), store, model.config.context, context_numbers)
+        self.parameters, self.squares, self.constants = model.parameters(), squares, constants
+        self.noise = noise.table(sizes.shared_samples or max(sizes.samples - 1, 1))
         self.plan, self.work = _plan(sizes), _work(sizes)
-        self.kernel: Any = kernels.ml_steps if sizes.exact else kernels.nce_steps
+        self.steps_run = 0  # in the last call
+        self.kernel: Any = kernels.sampled_steps
+        if sizes.exact or sizes.shared_samples:
+            self.kernel = kernels.ml_steps if sizes.exact else kernels.shared_noise_steps
         # compile (once a machine) before anything is timed, in this thread, so that Ctrl-C is heard
-        self.kernel(0, 1, np.zeros(kernels.SYNC_STRIDE, np.int64), *self._arguments(0, 0, np.empty(0), np.empty(0)))
+        nothing = np.empty(0)
+        arguments = self._arguments(0, 0, nothing, nothing, nothing)
+        self.kernel(0, 1, np.zeros(kernels.SYNC_STRIDE, np.int64), *arguments)
 
     @property
     def steps_per_epoch(self) -> int:
         """Minibatches that cover the training split once; the last may be smaller."""
         return -(-self.corpus.ids.size // self.sizes.batch)
 
-    def run(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray) -> np.ndarray:
+    def run(
+        self,
+        epoch: int,
+        step: int,
+        table_rates: np.ndarray,
+        matrix_rates: np.ndarray,
+        constant_rates: np.ndarray | None = None,
+    ) -> np.ndarray:
         """Train on the minibatches step, step + 1, … of an epoch, one for each rate; return the loss of each."""
         steps = len(table_rates)
         if steps > self.sizes.planned:  # compiled code would write beyond its buffers
             raise ValueError(f"{steps} minibatches at once, but there is room for {self.sizes.planned}")
         self.work.losses[:] = 0.0
-        arguments = self._arguments(epoch, step, table_rates, matrix_rates)
+        self.work.weights[:] = (0.0, np.inf, -np.inf, 0.0)
+        constant_rates = table_rates if constant_rates is None else constant_rates
+        arguments = self._arguments(epoch, step, table_rates, matrix_rates, constant_rates)
         self.team.run(self.kernel, 1 + kernels.PHASES * steps, *arguments)
+        self.steps_run = steps
         return self.work.losses[:steps].sum(axis=1)
 
-    def _arguments(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray) -> tuple[Any, ...]:
+    def weights(self, row: int) -> tuple[float, float, float, float]:
+        """Importance sampling, the row-th minibatch of the last call: effective sample sizes, their mean and least;
+        the largest log weight; samples drawn for an example, their mean."""
+        blocks, size = self.work.weights[row], int(self.plan.sizes[row])
+        return (
+            float(blocks[:, 0].sum()) / size,
+            float(blocks[:, 1].min()),
+            float(blocks[:, 2].max()),
+            float(blocks[:, 3].sum()) / size,
+        )
+
+    def _arguments(
+        self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray, constant_rates: np.ndarray
+    ) -> tuple[Any, ...]:
         """What the kernels take, after thread, threads and sync."""
+        rates = (np.asarray(each, np.float32) for each in (table_rates, matrix_rates, constant_rates))
         return (
             self.corpus,
             self.noise,
+            self.method,
             np.uint64(self.seed),
             epoch,
             epoch * self.steps_per_epoch + step,
@@ -138,8 +198,9 @@ class Engine:
             self.plan,
             self.parameters,
             self.squares,
+            self.constants,
             self.work,
-            kernels.Rates(table_rates.astype(np.float32), matrix_rates.astype(np.float32), np.float32(self.penalty)),
+            kernels.Rates(*rates, np.float32(self.penalty)),
             self.sizes.shared,
         )
 
@@ -147,17 +208,21 @@ class Engine:
 def _plan(sizes: Sizes) -> kernels.Plan:
     """Empty plans for a group of minibatches."""
     G, B, c, samples = sizes.planned, sizes.batch, sizes.positions, sizes.samples
+    rows = B + sizes.shared_samples
 
     def integers(*shape: int) -> np.ndarray:
         return np.zeros((G, *shape), np.int32)
 
     words = 0 if sizes.diagonal else B
     targets = 0 if sizes.exact else sizes.target_groups
-    entries = 0 if sizes.exact else B * samples
+    entries = 0 if sizes.exact else rows * samples
     return kernels.Plan(
         sizes=np.zeros(G, np.int64),
         contexts=integers(B, c),
-        words=integers(B, samples),
+        words=integers(rows, samples),
+        keys=np.zeros((G, B), np.uint64),
+        log_k_noise=np.zeros((G, B, samples) if sizes.bigram_words else (0, 0, 0), np.float32),
+        constants=np.zeros((G, B) if sizes.numbered_words else (0, 0), np.int32),
         position_groups=integers(c),
         position_words=integers(c, words),
         position_offsets=integers(c, words + 1),
@@ -183,16 +248,23 @@ def _work(sizes: Sizes) -> kernels.Work:
         return np.zeros(shape, np.float32)
 
     full = 0 if sizes.diagonal else c
+    example_blocks = -(-B // min(kernels.EXAMPLE_BLOCK, kernels.ML_EXAMPLE_BLOCK, kernels.SHARED_EXAMPLE_BLOCK))
     shared_contexts = B * c if sizes.shared and sizes.diagonal else 0
     return kernels.Work(
         predicted=floats(B, d),
         gradients=floats(B, d),
-        coefficients=floats(B * (sizes.vocabulary if sizes.exact else sizes.samples)),
+        coefficients=floats(sizes.coefficients),
         gathered=floats(full, B, d),
         projected=floats(full, B, d),
         transposed=floats(full, d, d),
         matrix_gradients=floats(sizes.group_blocks, *sizes.matrix_shape),
         target_gradients=floats(sizes.target_groups if sizes.shared else 0, d),
         context_gradients=floats(shared_contexts, d),
-        losses=np.zeros((sizes.planned, -(-B // min(kernels.EXAMPLE_BLOCK, kernels.ML_EXAMPLE_BLOCK)))),
+        losses=np.zeros((sizes.planned, example_blocks)),
+        weights=np.zeros((sizes.planned, example_blocks, 4)),
+        constant_gradients=floats(B if sizes.numbered_words else 0),
+        noise_rows=floats(sizes.shared_samples, d),
+        noise_shifts=floats(sizes.shared_samples),
+        noise_gradients=floats(sizes.shared_samples, d),
+        noise_bias_gradients=floats(sizes.shared_samples),
     )

@@ -7,3 +7,7 @@ class NcelmError(Exception):
     The message is one line: what is wrong, where, and what to do. The command line prints it and exits
     with code 2; in Python it is raised. Any other exception that reaches a user is a bug in ncelm.
     """
+
+
+class Diverged(NcelmError):
+    """Training went astray. What happened is in the metrics; the best model before that, if any, is kept."""

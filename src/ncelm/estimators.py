@@ -5,6 +5,9 @@ objective of the paper, one number for each example; to train is to go against t
 follows the equations; `kernels` has the compiled twins.
 """
 
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
 import numpy as np
 
 Array = np.ndarray
@@ -53,6 +56,79 @@ def nce(
     noise_logits = noise_scores + (shift[:, None] if shift.ndim else shift) - noise_log_k_noise  # (B, k)
     losses = np.logaddexp(0.0, -target_logits) + np.logaddexp(0.0, noise_logits).sum(axis=1)  # (B,)
     return losses, -_sigmoid(-target_logits), _sigmoid(noise_logits)
+
+
+def importance_sampling(
+    target_scores: Array, sample_scores: Array, sample_log_proposal: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Importance sampling (Eq. 5): log Z(h) is estimated from samples of a proposal Q, the rest is maximum likelihood.
+
+    Weights v = exp(s) / Q, divided by their sum, so that neither needs to be normalised. The loss is
+    log(mean of v) − s(w, h). Its derivative by a sample's score is v / Σ v, which one large weight can have all for
+    itself: the effective sample size (Σ v)² / Σ v², from 1 to k, says how many samples really count.
+
+    target_scores (B,), sample_scores (B, k), and log Q of the samples
+    → losses (B,), derivatives by target_scores (B,), by sample_scores (B, k), effective sample sizes (B,).
+
+    >>> loss, _, by_sample, size = importance_sampling(np.zeros(1), np.log([[1.0, 3.0]]), np.log([[0.5, 0.5]]))
+    >>> float(np.exp(loss[0])), by_sample.round(2).tolist(), float(size[0].round(2))
+    (4.0, [[0.25, 0.75]], 1.6)
+    """
+    log_v = sample_scores - sample_log_proposal  # (B, k)
+    log_sum = np.logaddexp.reduce(log_v, axis=1, keepdims=True)  # (B, 1)
+    shares = np.exp(log_v - log_sum)  # (B, k), v / Σ v
+    losses = log_sum[:, 0] - np.log(log_v.shape[1]) - target_scores  # (B,)
+    return losses, np.full_like(target_scores, -1.0), shares, 1.0 / np.square(shares).sum(axis=1)
+
+
+Member = Literal["nce", "importance", "inverse", "root", "square"]
+
+
+class Contrast(NamedTuple):
+    """A member of the family of Pihlaja, Gutmann & Hyvärinen (2010), as functions of u = log q, q = Pθ / (k·Pn).
+
+    J = g1(q of the target) − Σ_j g2(q of noise word j). Whatever g1 and g2 are, the right model is where J is largest
+    if g2'(q) = q g1'(q). Then dJ/ds is up(q) = q g1'(q) for the target and −q·up(q) for a noise word.
+    """
+
+    g1: Callable[[Array], Array]
+    g2: Callable[[Array], Array]
+    up: Callable[[Array], Array]
+
+
+FAMILY: dict[Member, Contrast] = {
+    # g1 = log(q / (1 + q)), g2 = log(1 + q): the logistic classifier
+    "nce": Contrast(lambda u: -np.logaddexp(0.0, -u), lambda u: np.logaddexp(0.0, u), lambda u: _sigmoid(-u)),
+    # g1 = log q, g2 = q: the likelihood, with the normaliser estimated from the noise words
+    "importance": Contrast(lambda u: u, np.exp, np.ones_like),
+    # g1 = −1 / q, g2 = log q: the weights of importance sampling upside down
+    "inverse": Contrast(lambda u: -np.exp(-u), lambda u: u, lambda u: np.exp(-u)),
+    # up = (1 + q)^(−1/2): between importance sampling and NCE
+    "root": Contrast(
+        lambda u: u - 2.0 * np.log1p(np.sqrt(1.0 + np.exp(u))),
+        lambda u: 2.0 * np.sqrt(1.0 + np.exp(u)),
+        lambda u: 1.0 / np.sqrt(1.0 + np.exp(u)),
+    ),
+    # up = (1 + q)^(−2): more careful than NCE
+    "square": Contrast(
+        lambda u: _sigmoid(-u) - np.logaddexp(0.0, -u), lambda u: -_sigmoid(-u), lambda u: np.square(_sigmoid(-u))
+    ),
+}
+
+
+def contrastive(
+    target_log_ratios: Array, noise_log_ratios: Array, contrast: Contrast
+) -> tuple[Array, Array, Array]:
+    """Any member of the family: log ratios s(w, h) + c_h − log(k·Pn(w)) in, loss and derivatives out.
+
+    With FAMILY["nce"] this is `nce`. With FAMILY["importance"] and c_h = −log(mean of exp(s) / Pn), where dJ/dc_h is 0,
+    the derivatives are those of `importance_sampling`.
+
+    target_log_ratios (B,), noise_log_ratios (B, k)
+    → losses (B,), derivatives by target_log_ratios (B,), derivatives by noise_log_ratios (B, k).
+    """
+    losses = contrast.g2(noise_log_ratios).sum(axis=1) - contrast.g1(target_log_ratios)  # (B,)
+    return losses, -contrast.up(target_log_ratios), np.exp(noise_log_ratios) * contrast.up(noise_log_ratios)
 
 
 def _sigmoid(x: Array) -> Array:

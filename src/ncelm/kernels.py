@@ -360,7 +360,7 @@ def _blocks(count, size):
 @compiled
 def fill_contexts(corpus, position, out):
     """Write the context of the word at `position` into out (c,): the twin of corpus.contexts_and_targets."""
-    ids, before, within_sentence, end_id, pad_id = corpus
+    ids, before, within_sentence, end_id, pad_id, _ = corpus
     inside = True
     for i in range(before):  # walking left from the target; the nearest word goes last
         place = position - 1 - i
@@ -425,14 +425,89 @@ class Corpus(NamedTuple):
     within_sentence: bool
     end_id: int
     pad_id: int
+    context_numbers: np.ndarray  # learned constants only: which of all distinct contexts each word has, (N,) int32
+
+
+class Method(NamedTuple):
+    """How examples are turned into a gradient."""
+
+    member: int  # which function of the family: an index of MEMBERS, or IMPORTANCE_SAMPLING
+    first_samples: int  # importance sampling: so many samples at first …
+    effective_samples: float  # … and more until their effective number is this
+    dropout: float
+    word_dropout: float
+
+
+class Constants(NamedTuple):
+    """Learned normalising constants c_h, one for each distinct context; empty where they are fixed to 1."""
+
+    values: np.ndarray  # (contexts,) float32
+    squares: np.ndarray  # Adagrad's sums of squared gradients, (contexts,) float32, or empty
+
+
+@compiled
+def number_contexts(corpus, c, slots, numbers):
+    """Number the distinct contexts of a split in order of first appearance; return how many there are.
+
+    `slots` is an open-addressing hash table, a power of two long and -1 everywhere: each slot holds the first position
+    of a context. Contexts are compared word by word, so two are never mixed up. numbers (N,) int32 is filled.
+    """
+    context, other = np.empty(c, np.int64), np.empty(c, np.int64)
+    mask, count = np.uint64(slots.size - 1), 0
+    for position in range(corpus.ids.size):
+        fill_contexts(corpus, position, context)
+        key = np.uint64(0)
+        for i in range(c):
+            key = mix(key + GOLDEN + np.uint64(context[i]))
+        slot = key & mask
+        while True:
+            first = slots[slot]
+            if first < 0:
+                slots[slot] = position
+                numbers[position] = count
+                count += 1
+                break
+            fill_contexts(corpus, first, other)
+            if (context == other).all():
+                numbers[position] = numbers[first]
+                break
+            slot = (slot + np.uint64(1)) & mask
+    return count
 
 
 class NoiseTable(NamedTuple):
-    """An alias table and the exact log(k·Pn(w)) of every word."""
+    """An alias table and the exact log(k·Pn(w)) of every word; for bigram noise also what follows each word."""
 
     threshold: np.ndarray  # (V,) uint32
     alias: np.ndarray  # (V,) int32
     log_k_probability: np.ndarray  # (V,) float32
+    # bigram noise only: see noise.BigramNoise
+    followers: np.ndarray  # (N,) int32, empty otherwise
+    offsets: np.ndarray  # (V + 2,) int64
+    smoothing: float
+    log_k: float
+
+
+@compiled
+def draw_follower(bits, more_bits, before, noise):
+    """One word of bigram noise after the word `before`, by 2 × 64 random bits."""
+    first = noise.offsets[before]
+    count = noise.offsets[before + 1] - first
+    place = np.float64(bits >> np.uint64(11)) * 2.0**-53 * (count + noise.smoothing)  # uniform in [0, n(v) + α)
+    if place < count:
+        return np.int64(noise.followers[first + np.int64(place)])
+    return draw_word(more_bits, noise.threshold, noise.alias)
+
+
+@compiled
+def log_k_follower(before, word, noise):
+    """log(k·Pn(word | before)) of bigram noise: n(before, word) is found by bisection among the sorted followers."""
+    first, last = noise.offsets[before], noise.offsets[before + 1]
+    followers = noise.followers[first:last]
+    count = np.searchsorted(followers, word, side="right") - np.searchsorted(followers, word, side="left")
+    # log_k_probability is log(k·Pu), so exp of it carries k already
+    from_unigram = noise.smoothing * np.exp(np.float64(noise.log_k_probability[word]) - noise.log_k)
+    return np.log(count + from_unigram) - np.log(last - first + noise.smoothing) + noise.log_k
 
 
 class Parameters(NamedTuple):
@@ -449,7 +524,10 @@ class Plan(NamedTuple):
 
     sizes: np.ndarray  # (G,) examples
     contexts: np.ndarray  # (G, B, c) int32
-    words: np.ndarray  # (G, B, k + 1) int32: the target, then its noise words
+    words: np.ndarray  # (G, B, k + 1) int32: the target, then its noise words; shared noise: (G, B + K, 1), noise last
+    keys: np.ndarray  # (G, B) uint64: the random stream of each example
+    log_k_noise: np.ndarray  # bigram noise only: log(k·Pn(w|h)), (G, B, k + 1) float32
+    constants: np.ndarray  # learned constants only: the number of the context, (G, B) int32
     # full matrices: the unique words of each context position (C_i r_w is computed once for each)
     position_groups: np.ndarray  # (G, c) how many
     position_words: np.ndarray  # (G, c, B)
@@ -469,10 +547,14 @@ class Plan(NamedTuple):
     target_rows: np.ndarray  # (G, B (k + 1))
 
 
+OTHER_DRAWS = 1 << 40  # counters of a stream below this draw noise words …
+DROPOUT_DRAWS = 1 << 41  # … from here on numbers to leave out, and between both words to replace
+
+
 @compiled
-def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, diagonal, scratch, spare):
+def _plan_minibatch(corpus, noise, method, seed, epoch, step, first, size, row, plan, diagonal, scratch, spare):
     """Choose the examples of one minibatch, draw their noise, and group everything by word."""
-    contexts, words = plan.contexts[row, :size], plan.words[row, :size]
+    contexts, words = plan.contexts[row, :size], plan.words[row]
     samples, c = words.shape[1], contexts.shape[1]
     shuffle, half = stream_key(seed, epoch, -1), permutation_bits(corpus.ids.size)
     plan.sizes[row] = size
@@ -481,8 +563,26 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
         fill_contexts(corpus, position, contexts[e])
         words[e, 0] = corpus.ids[position]
         key = stream_key(seed, step, e)
-        for j in range(1, samples):
-            words[e, j] = draw_word(draw(key, j - 1), noise.threshold, noise.alias)
+        plan.keys[row, e] = key
+        if plan.constants.size:
+            plan.constants[row, e] = corpus.context_numbers[position]
+        if noise.followers.size == 0:
+            for j in range(1, samples):
+                words[e, j] = draw_word(draw(key, j - 1), noise.threshold, noise.alias)
+        else:
+            before = contexts[e, corpus.before - 1]
+            for j in range(1, samples):
+                words[e, j] = draw_follower(draw(key, 2 * j - 2), draw(key, 2 * j - 1), before, noise)
+            for j in range(samples):
+                plan.log_k_noise[row, e, j] = log_k_follower(before, words[e, j], noise)
+        if method.word_dropout > 0.0:
+            _replace_words(contexts[e], key, method.word_dropout, noise)
+    shared_samples = words.shape[0] - plan.contexts.shape[1]
+    if shared_samples:
+        key = stream_key(seed, step, -2)
+        for j in range(shared_samples):
+            words[size + j, 0] = draw_word(draw(key, j), noise.threshold, noise.alias)
+    words = words[: size + shared_samples]
     context_words, context_offsets = plan.context_words[row], plan.context_offsets[row]
     context_order = plan.context_order[row]
     if diagonal:
@@ -502,11 +602,20 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
         plan.context_groups[row] = group_by_word(
             position_words, scratch, context_words, context_offsets, context_order, spare
         )
-    if samples > 1:
+    if samples > 1 or shared_samples:
         plan.target_groups[row] = group_by_word(
             words, scratch, plan.target_words[row], plan.target_offsets[row], plan.target_order[row],
             plan.target_rows[row],
         )  # fmt: skip
+
+
+@compiled
+def _replace_words(context, key, probability, noise):
+    """Replace each word of a context, with this probability, by one drawn from the noise (Xie et al. 2017)."""
+    for i in range(context.size):
+        bits = draw(key, OTHER_DRAWS + 2 * i)
+        if np.float64(bits >> np.uint64(11)) * 2.0**-53 < probability:
+            context[i] = draw_word(draw(key, OTHER_DRAWS + 2 * i + 1), noise.threshold, noise.alias)
 
 
 # -- one minibatch, phase by phase -----------------------------------------------------------------------------------
@@ -525,6 +634,12 @@ class Work(NamedTuple):
     target_gradients: np.ndarray  # shared tables only: dJ/dq_w, (groups, d)
     context_gradients: np.ndarray  # shared tables and diagonal matrices only: dJ/dr_w, (groups, d)
     losses: np.ndarray  # (G, blocks) float64: the objective, summed over a block of examples
+    weights: np.ndarray  # (G, blocks, 4) float64: importance weights of a block of examples, see _importance_example
+    constant_gradients: np.ndarray  # dJ/dc_h, (B,)
+    noise_rows: np.ndarray  # shared noise only: q_w of the noise words, (K, d) …
+    noise_shifts: np.ndarray  # … their b_w − log(k·Pn(w)), (K,) …
+    noise_gradients: np.ndarray  # … dJ/dq_w, (K, d) …
+    noise_bias_gradients: np.ndarray  # … and dJ/db_w, (K,)
 
 
 class Rates(NamedTuple):
@@ -532,6 +647,7 @@ class Rates(NamedTuple):
 
     table: np.ndarray  # (G,) float32: word vectors and biases
     matrix: np.ndarray  # (G,) float32: context matrices
+    constant: np.ndarray  # (G,) float32: learned normalising constants
     penalty: np.float32  # λ: λ·row is taken from the gradient of each touched row
 
 
@@ -676,6 +792,21 @@ def _update_bias(biases, squares, word, gradient, rate):
         biases[word] += rate * gradient / (np.sqrt(squares[word]) + np.float32(1e-8))
 
 
+@compiled
+def _drop(vector, key, probability):
+    """Dropout: leave numbers of a vector out with this probability, and make up for it in the others.
+
+    The same key leaves out the same numbers, so that a gradient goes the way its vector came.
+    """
+    if probability > 0.0:
+        scale, threshold = np.float32(1.0 / (1.0 - probability)), np.uint64(probability * 65536.0)
+        for t in range(0, vector.size, 4):
+            bits = draw(key, DROPOUT_DRAWS + t // 4)
+            for u in range(t, min(t + 4, vector.size)):
+                vector[u] = np.float32(0.0) if bits & np.uint64(0xFFFF) < threshold else vector[u] * scale
+                bits >>= np.uint64(16)
+
+
 SAMPLE_PAD = 32  # scores of an example are padded to a multiple of this, so that none is left over for a scalar loop
 
 
@@ -687,74 +818,188 @@ def padded_samples(samples):
 
 
 @compiled
-def nce_coefficients(scores, log_k_noise, posterior, coefficients):
-    """The objective of one example and its derivative by each score (Eq. 13, constants fixed to 1); target first.
+def log_of_product(factors):
+    """Σ log of factors in [0, 1], those below 1e-9 taken for 1e-9: the log of a product, not a sum of logs.
 
-    `scores` is s(w, h), log_k_noise is log(k·Pn(w)) and `posterior` is scratch, all from padded_samples.
+    A float32 cannot tell 1 − P from 0 below 6e-8, so four factors fit a float32, and many such products a float64.
     """
-    for j in range(scores.size):
-        posterior[j] = np.float32(1.0) / (np.float32(1.0) + exp32(log_k_noise[j] - scores[j]))  # P(D=1|w), Eq. 7
-    # from here on: the probability of taking a word for the wrong kind, whichever kind it is
-    posterior[0] = np.float32(1.0) - posterior[0]
-    # Log of a product instead of a sum of logs: one log an example, not k + 1. A float32 cannot tell 1 − P from 0 below
-    # 6e-8, so four factors fit a float32, and twelve such products a float64.
-    objective, product = 0.0, 1.0
-    for j in range(0, scores.size, 4):
-        right0, right1 = np.float32(1.0) - posterior[j], np.float32(1.0) - posterior[j + 1]
-        right2, right3 = np.float32(1.0) - posterior[j + 2], np.float32(1.0) - posterior[j + 3]
-        least = np.float32(1e-9)
-        product *= max(right0, least) * max(right1, least) * max(right2, least) * max(right3, least)
+    total, product, least = 0.0, 1.0, np.float32(1e-9)
+    j = 0
+    while j + 4 <= factors.size:
+        product *= (max(factors[j], least) * max(factors[j + 1], least)) * (
+            max(factors[j + 2], least) * max(factors[j + 3], least)
+        )
         if product < 1e-250:
-            objective += np.log(product)
+            total += np.log(product)
             product = 1.0
-    coefficients[0] = posterior[0]
-    for j in range(1, coefficients.size):
-        coefficients[j] = -posterior[j]
-    return objective + np.log(product)
+        j += 4
+    while j < factors.size:
+        product *= max(factors[j], least)
+        j += 1
+    return total + np.log(product)
 
 
 @compiled
-def _nce_examples(matrices, item, row, plan, noise, theta, work, scores, log_k_noise, posterior):
-    """Scores, coefficients and dJ/dq̂ of a block of examples."""
+def nce_coefficients(scores, log_k_noise, right, coefficients):
+    """The objective of one example and its derivative by each score (Eq. 13); target first.
+
+    `scores` is s(w, h) + c_h, log_k_noise is log(k·Pn(w)) and `right` is scratch, all from padded_samples.
+    """
+    for j in range(scores.size):
+        right[j] = np.float32(1.0) / (np.float32(1.0) + exp32(log_k_noise[j] - scores[j]))  # P(D=1|w), Eq. 7
+    for j in range(coefficients.size):
+        coefficients[j] = -right[j]
+    coefficients[0] += np.float32(1.0)
+    right[0] = coefficients[0]
+    # from here on: the probability of taking a word for the right kind, whichever kind it is
+    for j in range(scores.size):
+        right[j] = np.float32(1.0) - right[j]
+    return log_of_product(right)
+
+
+MEMBERS = ("nce", "importance", "inverse", "root", "square")  # as in estimators.FAMILY
+IMPORTANCE_SAMPLING = -1
+
+
+@compiled
+def family_coefficients(member, scores, log_k_noise, coefficients):
+    """The objective and its derivatives for any member of the family (estimators.contrastive); target first."""
+    objective = 0.0
+    for j in range(coefficients.size):
+        u = np.float64(scores[j]) - np.float64(log_k_noise[j])  # log of the ratio q = Pm / (k·Pn)
+        q = np.exp(u)
+        if member == 0:  # nce
+            up, down, g1, g2 = 1.0 / (1.0 + q), q / (1.0 + q), u - np.log1p(q), np.log1p(q)
+        elif member == 1:  # importance
+            up, down, g1, g2 = 1.0, q, u, q
+        elif member == 2:  # inverse
+            up, down, g1, g2 = np.exp(-u), 1.0, -np.exp(-u), u
+        elif member == 3:  # root
+            root = np.sqrt(1.0 + q)
+            up, down, g1, g2 = 1.0 / root, q / root, u - 2.0 * np.log1p(root), 2.0 * root
+        else:  # square
+            wrong = 1.0 / (1.0 + q)
+            up, down, g1, g2 = wrong * wrong, q * wrong * wrong, u - np.log1p(q) + wrong, -wrong
+        coefficients[j] = up if j == 0 else -down
+        objective += g1 if j == 0 else -g2
+    return objective
+
+
+@compiled
+def importance_coefficients(scores, log_noise, coefficients):
+    """Importance sampling (Eq. 5), in log-space: the estimated log P(w|h), its derivatives, and how far to trust them.
+
+    Target first, then the samples. Returns also the effective sample size (Σv)² / Σv² and the largest log v.
+    """
+    largest, n = -np.inf, coefficients.size - 1
+    for j in range(1, n + 1):
+        largest = max(largest, np.float64(scores[j] - log_noise[j]))
+    total, squares = 0.0, 0.0
+    for j in range(1, n + 1):
+        v = np.exp(np.float64(scores[j] - log_noise[j]) - largest)
+        coefficients[j] = -v
+        total += v
+        squares += v * v
+    coefficients[0] = np.float32(1.0)
+    for j in range(1, n + 1):
+        coefficients[j] /= np.float32(total)
+    return scores[0] - (largest + np.log(total) - np.log(n)), total * total / squares, largest
+
+
+@compiled
+def _score_samples(e, row, first, last, plan, noise, theta, work, scores, log_k_noise):
+    """Scores and log(k·Pn) of the words first..last of an example, the target being word 0."""
+    words = plan.words[row, e]
+    _score_rows(work.predicted[e], theta.target_vectors, words[first:last], scores[first:last])
+    for j in range(first, last):
+        scores[j] += theta.biases[words[j]]
+        log_k_noise[j] = noise.log_k_probability[words[j]]
+    if noise.followers.size:
+        for j in range(first, last):
+            log_k_noise[j] = plan.log_k_noise[row, e, j]
+
+
+@compiled
+def _importance_example(e, row, plan, noise, method, theta, work, scores, log_k_noise, coefficients, weights):
+    """Importance sampling for one example: as many samples as it takes to reach the wanted effective number.
+
+    weights (4,) gathers the sum of the effective sample sizes, the smallest, the largest log v and all samples used.
+    """
+    used, most = 0, coefficients.size - 1
+    while True:
+        more = min(used + method.first_samples, most)
+        _score_samples(e, row, used + (used > 0), more + 1, plan, noise, theta, work, scores, log_k_noise)
+        used = more
+        objective, effective, largest = importance_coefficients(scores, log_k_noise, coefficients[: used + 1])
+        if effective >= method.effective_samples or used == most:
+            break
+    coefficients[used + 1 :] = np.float32(0.0)
+    weights[0] += effective
+    weights[1] = min(weights[1], effective)
+    weights[2] = max(weights[2], largest + noise.log_k)
+    weights[3] += used
+    return objective - noise.log_k
+
+
+@compiled
+def _sampled_examples(matrices, item, row, plan, noise, method, theta, constants, work, scores, log_k_noise, right):
+    """Scores, coefficients and dJ/dq̂ of a block of examples, each with noise words of its own."""
     samples = plan.words.shape[2]
     objective = 0.0
     for e in range(item * EXAMPLE_BLOCK, min((item + 1) * EXAMPLE_BLOCK, plan.sizes[row])):
         _predict(matrices, e, row, plan, theta, work)
+        _drop(work.predicted[e], plan.keys[row, e], method.dropout)
         words = plan.words[row, e]
         coefficients = work.coefficients[e * samples : (e + 1) * samples]
-        _score_rows(work.predicted[e], theta.target_vectors, words, scores)
-        for j in range(samples):
-            scores[j] += theta.biases[words[j]]
-            log_k_noise[j] = noise.log_k_probability[words[j]]
-        objective += nce_coefficients(scores, log_k_noise, posterior, coefficients)
+        if method.member == IMPORTANCE_SAMPLING:
+            objective += _importance_example(
+                e, row, plan, noise, method, theta, work, scores, log_k_noise, coefficients, work.weights[row, item]
+            )
+        else:
+            _score_samples(e, row, 0, samples, plan, noise, theta, work, scores, log_k_noise)
+            if constants.values.size:
+                for j in range(samples):
+                    scores[j] += constants.values[plan.constants[row, e]]
+            if method.member == 0:
+                objective += nce_coefficients(scores, log_k_noise, right, coefficients)
+            else:
+                objective += family_coefficients(method.member, scores, log_k_noise, coefficients)
+            if constants.values.size:
+                work.constant_gradients[e] = coefficients.sum()  # every score has c_h in it
         _add_rows(coefficients, theta.target_vectors, words, work.gradients[e])
+        _drop(work.gradients[e], plan.keys[row, e], method.dropout)
     work.losses[row, item] = -objective
 
 
 @compiled
-def _nce_targets(item, row, plan, theta, squares, work, rates, shared, gradient, weights):
+def _update_constants(row, plan, constants, work, rates):
+    """Learned normalising constants: a step for each example, one after another."""
+    if constants.values.size:
+        for e in range(plan.sizes[row]):
+            _update_bias(
+                constants.values, constants.squares, plan.constants[row, e], work.constant_gradients[e],
+                rates.constant[row],
+            )  # fmt: skip
+
+
+@compiled
+def _sampled_targets(item, row, plan, theta, squares, work, rates, shared, gradient, weights, rows):
     """Rows of the target table: the summed gradient of each unique word, and its step."""
     for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
         word = plan.target_words[row, g]
         first, last = plan.target_offsets[row, g], plan.target_offsets[row, g + 1]
-        bias_gradient = np.float32(0.0)
+        bias_gradient, n = np.float32(0.0), 0
         for p in range(first, last):
             weight = work.coefficients[plan.target_order[row, p]]
-            weights[p - first] = weight
+            weights[n], rows[n] = weight, plan.target_rows[row, p]
             bias_gradient += weight
+            n += weight != 0.0  # importance sampling leaves many samples unused
         _update_bias(theta.biases, squares.biases, word, bias_gradient, rates.table[row])
-        _add_rows(weights[: last - first], work.predicted, plan.target_rows[row, first:last], gradient)
+        _add_rows(weights[:n], work.predicted, rows[:n], gradient)
         if shared:
             work.target_gradients[g] = gradient
         else:
             _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], rates.penalty)
-
-
-@compiled
-def _update_shared_row(word, place, row, theta, squares, work, rates):
-    """Shared tables: the step for a word as a prediction, after it has had its step as a context."""
-    gradient = work.target_gradients[place]
-    _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], rates.penalty)
 
 
 PHASES = 5  # of a minibatch; planning, for all minibatches of a call, comes before them as phase 0
@@ -762,8 +1007,9 @@ PHASES = 5  # of a minibatch; planning, for all minibatches of a call, comes bef
 
 @compiled
 def _plan_phase(
-    thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
-):
+    thread, threads, sync, corpus, noise, method, seed, epoch, first_step, steps, batch, first_example,
+    plan, theta, work,
+):  # fmt: skip
     """Plan all minibatches of the call, a minibatch to a work item."""
     matrices = theta.matrices
     scratch = np.zeros(theta.context_vectors.shape[0], np.int32)
@@ -776,22 +1022,23 @@ def _plan_phase(
         first = first_example + row * batch
         size = min(batch, corpus.ids.size - first)
         _plan_minibatch(
-            corpus, noise, seed, epoch, first_step + row, first, size, row, plan, matrices.ndim == 2, scratch, spare
-        )
+            corpus, noise, method, seed, epoch, first_step + row, first, size, row, plan, matrices.ndim == 2,
+            scratch, spare,
+        )  # fmt: skip
         row = _take_item(sync, 0)
     _wait_for_all(sync, 0, threads)
 
 
 @compiled
-def _project_phase(threads, sync, phase, row, plan, theta, work):
-    """Full matrices: C_i r_w for all unique words of all positions."""
+def _project_phase(threads, sync, phase, item, done, row, plan, theta, work):
+    """Full matrices: C_i r_w for all unique words of all positions, as the work items from `done` on."""
+    items = 0
     if theta.matrices.ndim == 3:
         items = plan.contexts.shape[2] * _blocks(plan.contexts.shape[1], POSITION_BLOCK)
+    while item < done + items:
+        _project(theta.matrices, item - done, row, plan, theta, work)
         item = _take_item(sync, phase)
-        while item < items:
-            _project(theta.matrices, item, row, plan, theta, work)
-            item = _take_item(sync, phase)
-        _wait_for_all(sync, phase, threads)
+    _wait_for_all(sync, phase, threads)
 
 
 @compiled
@@ -808,41 +1055,59 @@ def _context_gradient_phase(threads, sync, phase, item, done, row, plan, theta, 
 
 
 @compiled
-def _context_update_phase(threads, sync, phase, row, plan, theta, squares, work, rates, shared, gradient):
-    """Steps for the matrices and for those context rows that have not had theirs."""
+def _context_update_phase(threads, sync, phase, item, done, row, plan, theta, squares, work, rates, shared, gradient):
+    """Steps for the matrices and for those context rows that have not had theirs; work items from `done` on."""
     c = plan.contexts.shape[2]
     done_already = theta.matrices.ndim == 2 and not shared
     items = c + (0 if done_already else _blocks(plan.context_groups[row], GROUP_BLOCK))
-    item = _take_item(sync, phase)
-    while item < items:
-        if item < c:
-            _update_matrices(theta.matrices, item, row, plan, squares, work, rates)
+    while item < done + items:
+        if item < done + c:
+            _update_matrices(theta.matrices, item - done, row, plan, squares, work, rates)
         else:
-            _update_contexts(theta.matrices, item - c, row, plan, theta, squares, work, rates, gradient)
+            _update_contexts(theta.matrices, item - done - c, row, plan, theta, squares, work, rates, gradient)
         item = _take_item(sync, phase)
     _wait_for_all(sync, phase, threads)
 
 
 @compiled
-def nce_steps(
-    thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example,
-    plan, theta, squares, work, rates, shared,
+def _shared_table_phase(threads, sync, phase, row, plan, theta, squares, work, rates, groups, by_group):
+    """Shared tables: the steps of words as predictions, which wait until the words have had theirs as contexts.
+
+    Gradients lie in work.target_gradients by group of the minibatch, or by word.
+    """
+    item = _take_item(sync, phase)
+    while item < _blocks(groups, GROUP_BLOCK):
+        for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, groups)):
+            word = plan.target_words[row, g] if by_group else g
+            gradient = work.target_gradients[g]
+            _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], rates.penalty)
+        item = _take_item(sync, phase)
+    _wait_for_all(sync, phase, threads)
+
+
+@compiled
+def sampled_steps(
+    thread, threads, sync, corpus, noise, method, seed, epoch, first_step, steps, batch, first_example,
+    plan, theta, squares, constants, work, rates, shared,
 ):  # fmt: skip
-    """Train by noise-contrastive estimation on `steps` minibatches; entered by all threads at once."""
-    scores, log_k_noise, posterior = padded_samples(plan.words.shape[2])
+    """Train on `steps` minibatches with noise words for each example: NCE, its family, importance sampling."""
+    scores, log_k_noise, right = padded_samples(plan.words.shape[2])
     gradient = np.empty(theta.target_vectors.shape[1], np.float32)
-    weights = np.empty(plan.target_order.shape[1], np.float32)
+    weights, rows = np.empty(plan.target_order.shape[1], np.float32), np.empty(plan.target_order.shape[1], np.int32)
     _plan_phase(
-        thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
-    )
+        thread, threads, sync, corpus, noise, method, seed, epoch, first_step, steps, batch, first_example,
+        plan, theta, work,
+    )  # fmt: skip
     for row in range(steps):
         phase = 1 + row * PHASES
-        _project_phase(threads, sync, phase, row, plan, theta, work)
+        _project_phase(threads, sync, phase, _take_item(sync, phase), 0, row, plan, theta, work)
 
         phase += 1
         item = _take_item(sync, phase)
         while item < _blocks(plan.sizes[row], EXAMPLE_BLOCK):
-            _nce_examples(theta.matrices, item, row, plan, noise, theta, work, scores, log_k_noise, posterior)
+            _sampled_examples(
+                theta.matrices, item, row, plan, noise, method, theta, constants, work, scores, log_k_noise, right
+            )
             item = _take_item(sync, phase)
         _wait_for_all(sync, phase, threads)
 
@@ -850,23 +1115,178 @@ def nce_steps(
         target_blocks = _blocks(plan.target_groups[row], GROUP_BLOCK)
         item = _take_item(sync, phase)
         while item < target_blocks:
-            _nce_targets(item, row, plan, theta, squares, work, rates, shared, gradient, weights)
+            if item == 0:
+                _update_constants(row, plan, constants, work, rates)
+            _sampled_targets(item, row, plan, theta, squares, work, rates, shared, gradient, weights, rows)
             item = _take_item(sync, phase)
         _context_gradient_phase(
             threads, sync, phase, item, target_blocks, row, plan, theta, squares, work, rates, shared, gradient
         )
 
         phase += 1
-        _context_update_phase(threads, sync, phase, row, plan, theta, squares, work, rates, shared, gradient)
-
+        _context_update_phase(
+            threads, sync, phase, _take_item(sync, phase), 0, row, plan, theta, squares, work, rates, shared, gradient
+        )
         if shared:
-            phase += 1
+            groups = plan.target_groups[row]
+            _shared_table_phase(threads, sync, phase + 1, row, plan, theta, squares, work, rates, groups, True)
+
+
+# -- noise shared by a minibatch ---------------------------------------------------------------------------------------
+
+SHARED_EXAMPLE_BLOCK = 125  # examples in one work item …
+SHARED_NOISE_BLOCK = 500  # … and noise words in one matrix product, where a minibatch shares its noise
+
+
+@compiled
+def _gather_noise(item, row, plan, noise, theta, work):
+    """Bring the rows of a block of noise words together, and what their scores need beside q̂ᵀ q_w."""
+    for j in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, work.noise_shifts.size)):
+        word = plan.words[row, plan.sizes[row] + j, 0]
+        work.noise_rows[j] = theta.target_vectors[word]
+        work.noise_shifts[j] = theta.biases[word] - noise.log_k_probability[word]
+
+
+@compiled
+def shared_noise_coefficients(scores, shifts, right):
+    """Scores q̂ᵀ q_w of noise words become dJ/ds = −P(D=1|w) (Eq. 13), in place; returns Σ log(1 − P(D=1|w)).
+
+    scores (n, K), shifts (K,) is b_w − log(k·Pn(w)), right (K,) is scratch.
+    """
+    objective = 0.0
+    for e in range(scores.shape[0]):
+        for j in range(shifts.size):
+            posterior = np.float32(1.0) / (np.float32(1.0) + exp32(-scores[e, j] - shifts[j]))  # Eq. 7
+            scores[e, j] = -posterior
+            right[j] = np.float32(1.0) - posterior
+        objective += log_of_product(right[: shifts.size])
+    return objective
+
+
+@compiled
+def _shared_noise_examples(matrices, item, row, plan, noise, method, theta, work, part, right):
+    """Scores, coefficients and dJ/dq̂ of a block of examples, by matrix products with all noise words.
+
+    Coefficients of the noise words j0..j1 are a (B, j1 - j0) matrix of their own; those of the targets come last.
+    """
+    size, K = plan.sizes[row], work.noise_shifts.size
+    first, last = item * SHARED_EXAMPLE_BLOCK, min((item + 1) * SHARED_EXAMPLE_BLOCK, size)
+    vectors, gradients, objective = work.predicted[first:last], work.gradients[first:last], 0.0
+    for e in range(first, last):
+        _predict(matrices, e, row, plan, theta, work)
+        _drop(work.predicted[e], plan.keys[row, e], method.dropout)
+        word = plan.words[row, e, 0]
+        target_vector, gradient = theta.target_vectors[word], work.gradients[e]
+        u = _dot(work.predicted[e], target_vector) + theta.biases[word] - noise.log_k_probability[word]
+        wrong = np.float32(1.0) / (np.float32(1.0) + exp32(u))  # P(D=0|w), Eq. 7
+        objective += np.log(max(np.float32(1.0) - wrong, np.float32(1e-9)))
+        work.coefficients[K * size + e] = wrong
+        for t in range(gradient.size):
+            gradient[t] = wrong * target_vector[t]
+    for j0 in range(0, K, SHARED_NOISE_BLOCK):
+        j1 = min(j0 + SHARED_NOISE_BLOCK, K)
+        scores = work.coefficients[j0 * size : j1 * size].reshape(size, j1 - j0)[first:last]
+        np.dot(vectors, work.noise_rows[j0:j1].T, scores)
+        objective += shared_noise_coefficients(scores, work.noise_shifts[j0:j1], right)
+        np.dot(scores, work.noise_rows[j0:j1], part[: last - first])
+        for e in range(last - first):
+            for t in range(part.shape[1]):
+                gradients[e, t] += part[e, t]
+    for e in range(first, last):
+        _drop(work.gradients[e], plan.keys[row, e], method.dropout)
+    work.losses[row, item] = -objective
+
+
+@compiled
+def _noise_gradients(item, row, plan, work):
+    """dJ/dq_w and dJ/db_w of a block of noise words, summed over the minibatch."""
+    size, K = plan.sizes[row], work.noise_shifts.size
+    j0, j1 = item * SHARED_NOISE_BLOCK, min((item + 1) * SHARED_NOISE_BLOCK, K)
+    coefficients = work.coefficients[j0 * size : j1 * size].reshape(size, j1 - j0)
+    np.dot(coefficients.T, work.predicted[:size], work.noise_gradients[j0:j1])
+    sums = work.noise_bias_gradients[j0:j1]
+    sums[:] = np.float32(0.0)
+    for e in range(size):
+        for j in range(j1 - j0):
+            sums[j] += coefficients[e, j]
+
+
+@compiled
+def _shared_noise_targets(item, row, plan, theta, squares, work, rates, shared, gradient):
+    """Rows of the target table: each unique word's gradient, as target and as noise, and its step."""
+    size = plan.sizes[row]
+    targets = work.coefficients[work.noise_shifts.size * size :]
+    for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
+        word, bias_gradient = plan.target_words[row, g], np.float32(0.0)
+        gradient[:] = np.float32(0.0)
+        for p in range(plan.target_offsets[row, g], plan.target_offsets[row, g + 1]):
+            entry = plan.target_rows[row, p]
+            if entry < size:
+                weight, vector = targets[entry], work.predicted[entry]
+                bias_gradient += weight
+            else:
+                weight, vector = np.float32(1.0), work.noise_gradients[entry - size]
+                bias_gradient += work.noise_bias_gradients[entry - size]
+            for t in range(gradient.size):
+                gradient[t] += weight * vector[t]
+        _update_bias(theta.biases, squares.biases, word, bias_gradient, rates.table[row])
+        if shared:
+            work.target_gradients[g] = gradient
+        else:
+            _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], rates.penalty)
+
+
+@compiled
+def shared_noise_steps(
+    thread, threads, sync, corpus, noise, method, seed, epoch, first_step, steps, batch, first_example,
+    plan, theta, squares, constants, work, rates, shared,
+):  # fmt: skip
+    """Train by NCE on `steps` minibatches, each with noise words that all its examples share."""
+    gradient = np.empty(theta.target_vectors.shape[1], np.float32)
+    part = np.empty((SHARED_EXAMPLE_BLOCK, gradient.size), np.float32)
+    right = np.empty(SHARED_NOISE_BLOCK, np.float32)
+    _plan_phase(
+        thread, threads, sync, corpus, noise, method, seed, epoch, first_step, steps, batch, first_example,
+        plan, theta, work,
+    )  # fmt: skip
+    gather_blocks = _blocks(work.noise_shifts.size, GROUP_BLOCK)
+    noise_blocks = _blocks(work.noise_shifts.size, SHARED_NOISE_BLOCK)
+    for row in range(steps):
+        phase = 1 + row * PHASES
+        item = _take_item(sync, phase)
+        while item < gather_blocks:
+            _gather_noise(item, row, plan, noise, theta, work)
             item = _take_item(sync, phase)
-            while item < target_blocks:
-                for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
-                    _update_shared_row(plan.target_words[row, g], g, row, theta, squares, work, rates)
-                item = _take_item(sync, phase)
-            _wait_for_all(sync, phase, threads)
+        _project_phase(threads, sync, phase, item, gather_blocks, row, plan, theta, work)
+
+        phase += 1
+        item = _take_item(sync, phase)
+        while item < _blocks(plan.sizes[row], SHARED_EXAMPLE_BLOCK):
+            _shared_noise_examples(theta.matrices, item, row, plan, noise, method, theta, work, part, right)
+            item = _take_item(sync, phase)
+        _wait_for_all(sync, phase, threads)
+
+        phase += 1
+        item = _take_item(sync, phase)
+        while item < noise_blocks:
+            _noise_gradients(item, row, plan, work)
+            item = _take_item(sync, phase)
+        _context_gradient_phase(
+            threads, sync, phase, item, noise_blocks, row, plan, theta, squares, work, rates, shared, gradient
+        )
+
+        phase += 1
+        groups = plan.target_groups[row]
+        item = _take_item(sync, phase)
+        while item < _blocks(groups, GROUP_BLOCK):
+            _shared_noise_targets(item, row, plan, theta, squares, work, rates, shared, gradient)
+            item = _take_item(sync, phase)
+        _context_update_phase(
+            threads, sync, phase, item, _blocks(groups, GROUP_BLOCK), row, plan, theta, squares, work, rates, shared,
+            gradient,
+        )  # fmt: skip
+        if shared:
+            _shared_table_phase(threads, sync, phase + 1, row, plan, theta, squares, work, rates, groups, True)
 
 
 # -- exact normalisation -----------------------------------------------------------------------------------------------
@@ -892,7 +1312,7 @@ def _exponentiate(scores, biases, largest, total):
 
 
 @compiled
-def _ml_examples(matrices, item, row, plan, theta, work, part):
+def _ml_examples(matrices, item, row, plan, method, theta, work, part):
     """Maximum likelihood: 1[w = target] − P(w|h) (Eq. 4) of a block of examples for all words, and dJ/dq̂.
 
     Coefficients of the words v0..v1 are a (B, v1 - v0) matrix of their own, so that each product has
@@ -906,6 +1326,7 @@ def _ml_examples(matrices, item, row, plan, theta, work, part):
     objective = 0.0
     for e in range(first, last):
         _predict(matrices, e, row, plan, theta, work)
+        _drop(work.predicted[e], plan.keys[row, e], method.dropout)
     vectors = work.predicted[first:last]
     for block in range(blocks):
         v0, v1 = block * VOCABULARY_BLOCK, min((block + 1) * VOCABULARY_BLOCK, vocabulary)
@@ -938,6 +1359,8 @@ def _ml_examples(matrices, item, row, plan, theta, work, part):
         for e in range(n):
             for t in range(part.shape[1]):
                 gradients[e, t] += part[e, t]
+    for e in range(first, last):
+        _drop(work.gradients[e], plan.keys[row, e], method.dropout)
     work.losses[row, item] = -objective
 
 
@@ -962,25 +1385,26 @@ def _ml_targets(item, row, plan, theta, squares, work, rates, shared, part):
 
 @compiled
 def ml_steps(
-    thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example,
-    plan, theta, squares, work, rates, shared,
+    thread, threads, sync, corpus, noise, method, seed, epoch, first_step, steps, batch, first_example,
+    plan, theta, squares, constants, work, rates, shared,
 ):  # fmt: skip
     """Train by exact maximum likelihood on `steps` minibatches; entered by all threads at once."""
     vocabulary, d = theta.target_vectors.shape
     gradient = np.empty(d, np.float32)
     part = np.empty((max(VOCABULARY_BLOCK, ML_EXAMPLE_BLOCK), d), np.float32)
     _plan_phase(
-        thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
-    )
+        thread, threads, sync, corpus, noise, method, seed, epoch, first_step, steps, batch, first_example,
+        plan, theta, work,
+    )  # fmt: skip
     target_blocks = _blocks(vocabulary, VOCABULARY_BLOCK)
     for row in range(steps):
         phase = 1 + row * PHASES
-        _project_phase(threads, sync, phase, row, plan, theta, work)
+        _project_phase(threads, sync, phase, _take_item(sync, phase), 0, row, plan, theta, work)
 
         phase += 1
         item = _take_item(sync, phase)
         while item < _blocks(plan.sizes[row], ML_EXAMPLE_BLOCK):
-            _ml_examples(theta.matrices, item, row, plan, theta, work, part)
+            _ml_examples(theta.matrices, item, row, plan, method, theta, work, part)
             item = _take_item(sync, phase)
         _wait_for_all(sync, phase, threads)
 
@@ -994,16 +1418,11 @@ def ml_steps(
         )
 
         phase += 1
-        _context_update_phase(threads, sync, phase, row, plan, theta, squares, work, rates, shared, gradient)
-
+        _context_update_phase(
+            threads, sync, phase, _take_item(sync, phase), 0, row, plan, theta, squares, work, rates, shared, gradient
+        )
         if shared:
-            phase += 1
-            item = _take_item(sync, phase)
-            while item < target_blocks:
-                for word in range(item * VOCABULARY_BLOCK, min((item + 1) * VOCABULARY_BLOCK, vocabulary)):
-                    _update_shared_row(word, word, row, theta, squares, work, rates)
-                item = _take_item(sync, phase)
-            _wait_for_all(sync, phase, threads)
+            _shared_table_phase(threads, sync, phase + 1, row, plan, theta, squares, work, rates, vocabulary, False)
 
 
 SCORE_BLOCK = 250  # examples in one work item of exact scoring

@@ -3,6 +3,8 @@
 A noise word is drawn in constant time from an alias table (Walker 1977; Vose 1991). NCE needs log(k·Pn(w))
 of every word it may meet, target or noise, so every word has a positive probability: a word that was
 never seen in training counts as seen once.
+
+Bigram noise depends on the context (section 6 of the paper): what follows the word before, smoothed with the unigram.
 """
 
 from dataclasses import dataclass
@@ -10,9 +12,11 @@ from typing import Literal, Self
 
 import numpy as np
 
+from ncelm import kernels
+from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
 
-NoiseKind = Literal["unigram", "uniform", "power"]
+NoiseKind = Literal["unigram", "uniform", "power", "bigram"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +58,8 @@ class Noise:
                 return cls.from_probabilities(np.ones_like(seen))
             case "power":
                 return cls.from_probabilities(seen**power)
+            case "bigram":
+                raise NcelmError("bigram noise needs to know the text: make it by BigramNoise.from_store")
 
     @property
     def log_probabilities(self) -> np.ndarray:
@@ -65,11 +71,65 @@ class Noise:
 
         The same numbers as in training, whatever the number of threads.
         """
-        from ncelm import kernels
-
         out = np.empty(shape, np.int32)
         kernels.draw_words(np.uint64(seed), np.uint64(step), self.threshold, self.alias, out)
         return out
+
+    def table(self, k: int) -> kernels.NoiseTable:
+        """This distribution as the compiled code takes it, for k noise words."""
+        return kernels.NoiseTable(
+            self.threshold,
+            self.alias,
+            (self.log_probabilities + np.log(k)).astype(np.float32),
+            np.zeros(0, np.int32),
+            np.zeros(0, np.int64),
+            0.0,
+            float(np.log(k)),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class BigramNoise:
+    """Pn(w|v) = (n(v, w) + α Pu(w)) / (n(v) + α): what followed the word before, v, and word frequencies Pu.
+
+    To draw from the first part is to pick one of the n(v) followers of v in the training text: constant time, and no
+    table for each word. The followers of a word are sorted, so n(v, w) is found by bisection.
+    """
+
+    unigram: Noise
+    smoothing: float  # α
+    followers: np.ndarray  # (N,) int32: every word of the training text, sorted by the word before it, then by itself
+    offsets: np.ndarray  # (V + 2,) int64: the followers of v are followers[offsets[v] : offsets[v + 1]]
+
+    @classmethod
+    def from_store(cls, store: TokenStore, smoothing: float) -> Self:
+        """Of the training split; the out-of-sentence word, V, has followers too."""
+        ids, size = store.split("train").ids, len(store.vocabulary)
+        before = np.append(store.pad_id, ids[:-1]).astype(np.int64)  # (N,): the word before each word
+        if store.boundary == "sentence":
+            before[before == store.vocabulary.end_id] = store.pad_id
+        pairs = np.sort(before * size + ids)  # (N,)
+        offsets = np.searchsorted(pairs, np.arange(size + 2, dtype=np.int64) * size)
+        unigram = Noise.from_counts(store.vocabulary.counts)
+        return cls(unigram, smoothing, (pairs % size).astype(np.int32), offsets.astype(np.int64))
+
+    def log_probabilities(self, before: int) -> np.ndarray:
+        """log Pn(w | before) of every word, (V,) float64."""
+        followers = self.followers[self.offsets[before] : self.offsets[before + 1]]
+        counts = np.bincount(followers, minlength=self.unigram.probabilities.size)  # n(v, ·)
+        return np.log(counts + self.smoothing * self.unigram.probabilities) - np.log(followers.size + self.smoothing)
+
+    def table(self, k: int) -> kernels.NoiseTable:
+        """This distribution as the compiled code takes it, for k noise words."""
+        unigram = self.unigram.table(k)
+        return unigram._replace(followers=self.followers, offsets=self.offsets, smoothing=float(self.smoothing))
+
+
+def noise_of(store: TokenStore, kind: NoiseKind, power: float, smoothing: float) -> Noise | BigramNoise:
+    """The noise of this kind for a store's training text."""
+    if kind == "bigram":
+        return BigramNoise.from_store(store, smoothing)
+    return Noise.from_counts(store.vocabulary.counts, kind, power)
 
 
 def alias_table(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -6,6 +6,8 @@ Nothing here is fast. The fast twins in `kernels` and the array functions in `es
 One context h at a time: `scores` is s(w, h) for every word of the vocabulary, (V,); q̂, q_w, r_w are rows.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 
 Array = np.ndarray
@@ -54,6 +56,18 @@ def eq5_importance_gradient(scores: Array, target: int, samples: Array, proposal
     gradient[target] += 1.0
     np.subtract.at(gradient, samples, weights)
     return gradient
+
+
+def eq5_objective(scores: Array, target: int, samples: Array, proposal: Array) -> float:
+    """What Eq. 5 is the gradient of: s(w, h) − log(mean of v), an estimate of log P(w|h)."""
+    scores = np.asarray(scores, np.float64)
+    return float(scores[target] - log_sum_exp(scores[samples] - np.log(proposal[samples])) + np.log(len(samples)))
+
+
+def effective_sample_size(scores: Array, samples: Array, proposal: Array) -> float:
+    """(Σ v)² / Σ v², from 1 to the number of samples (Bengio & Senécal 2003)."""
+    v = np.exp(np.asarray(scores, np.float64)[samples]) / proposal[samples]
+    return float(np.square(v.sum()) / np.square(v).sum())
 
 
 def eq6_posterior(data: Array, noise: Array, k: float) -> Array:
@@ -112,6 +126,42 @@ def eq13_gradient(scores: Array, target: int, samples: Array, noise: Array, c: f
     return gradient
 
 
+# The family of Pihlaja, Gutmann & Hyvärinen (2010), by the ratio q = Pθ(w) / (k·Pn(w)): g1(q), g2(q) and q g1'(q).
+FAMILY: dict[str, tuple[Callable[[Array], Array], Callable[[Array], Array], Callable[[Array], Array]]] = {
+    "nce": (lambda q: np.log(q / (1 + q)), lambda q: np.log(1 + q), lambda q: 1 / (1 + q)),
+    "importance": (np.log, lambda q: q, lambda q: q / q),
+    "inverse": (lambda q: -1 / q, np.log, lambda q: 1 / q),
+    "root": (
+        lambda q: np.log((np.sqrt(1 + q) - 1) / (np.sqrt(1 + q) + 1)),
+        lambda q: 2 * np.sqrt(1 + q),
+        lambda q: 1 / np.sqrt(1 + q),
+    ),
+    "square": (lambda q: np.log(q / (1 + q)) + 1 / (1 + q), lambda q: -1 / (1 + q), lambda q: 1 / (1 + q) ** 2),
+}
+
+
+def family_objective(member: str, scores: Array, target: int, samples: Array, noise: Array, c: float = 0.0) -> float:
+    """J = g1(q of the target) − Σ g2(q of a noise word), where g2'(q) = q g1'(q); Eq. 13's objective for "nce"."""
+    g1, g2, _ = FAMILY[member]
+    q = eq8_model(scores, c) / (len(samples) * noise)  # (V,)
+    return float(g1(q[target]) - np.sum(g2(q[samples])))
+
+
+def family_gradient(member: str, scores: Array, target: int, samples: Array, noise: Array, c: float = 0.0) -> Array:
+    """dJ/ds(·, h), (V,): q g1'(q) for the target, −q² g1'(q) for a noise word."""
+    _, _, up = FAMILY[member]
+    q = eq8_model(scores, c) / (len(samples) * noise)  # (V,)
+    gradient = np.zeros(len(scores))
+    gradient[target] += up(q[target])
+    np.subtract.at(gradient, samples, q[samples] * up(q[samples]))
+    return gradient
+
+
+def bigram_noise(counts: Array, unigram: Array, smoothing: float) -> Array:
+    """Pn(w|v) = (n(v, w) + α Pu(w)) / (n(v) + α) for one word v before, from its counts n(v, ·), (V,)."""
+    return (counts + smoothing * unigram) / (np.sum(counts) + smoothing)
+
+
 def eq14_objective(context_probabilities: Array, objectives: Array) -> float:
     """J(θ) = Σ_h P(h) J_h(θ)."""
     return float(np.dot(context_probabilities, objectives))
@@ -123,17 +173,20 @@ def eq15_speedup(context: int, dim: int, vocabulary: int, k: int, diagonal: bool
     return (predict + vocabulary) / (predict + k)
 
 
-def parameter_gradients(parameters: dict[str, Array], contexts: Array, score_gradients: Array) -> dict[str, Array]:
+def parameter_gradients(
+    parameters: dict[str, Array], contexts: Array, score_gradients: Array, masks: Array | float = 1.0
+) -> dict[str, Array]:
     """The chain rule from dJ/ds, (B, V), through Eq. 2 and 3 to every parameter, summed over the minibatch.
 
     `parameters` has context_vectors (V + 1, d), target_vectors (V, d), biases (V,) and matrices (c, d, d) or (c, d);
-    `contexts` is (B, c).
+    `contexts` is (B, c). With dropout q̂ is multiplied by `masks`, (B, d).
     """
     p = {name: np.asarray(value, np.float64) for name, value in parameters.items()}
     gradients = {name: np.zeros_like(value) for name, value in p.items()}
-    for context, dJ_ds in zip(contexts, score_gradients, strict=True):
-        predicted = eq2_prediction(p["matrices"], p["context_vectors"][context])
-        dJ_dq_hat = dJ_ds @ p["target_vectors"]  # (d,)
+    masks = np.broadcast_to(masks, (len(contexts), p["target_vectors"].shape[1]))
+    for context, dJ_ds, mask in zip(contexts, score_gradients, masks, strict=True):
+        predicted = mask * eq2_prediction(p["matrices"], p["context_vectors"][context])
+        dJ_dq_hat = mask * (dJ_ds @ p["target_vectors"])  # (d,)
         gradients["target_vectors"] += np.outer(dJ_ds, predicted)
         gradients["biases"] += dJ_ds
         for i, word in enumerate(context):

@@ -10,7 +10,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,19 +20,23 @@ import numpy as np
 
 from ncelm import __version__, evaluate, kernels, run
 from ncelm.corpus import TokenStore
-from ncelm.engine import Engine, Sizes
-from ncelm.errors import NcelmError
+from ncelm.engine import NO_CONSTANTS, NO_NUMBERS, Engine, Sizes, corpus_view, number_contexts
+from ncelm.errors import Diverged, NcelmError
+from ncelm.estimators import Member
 from ncelm.files import new_folder, only_process, write_json
 from ncelm.machine import total_memory
 from ncelm.model import LogBilinear, ModelConfig
-from ncelm.noise import Noise, NoiseKind
+from ncelm.noise import Noise, NoiseKind, noise_of
 from ncelm.threads import Team
 
-Estimator = Literal["nce", "ml"]
+Estimator = Literal["nce", "ml", "importance", "family"]
+Constants = Literal["fixed", "learned"]
 Optimizer = Literal["sgd", "adagrad"]
 Schedule = Literal["linear", "halve"]
 
 ADAGRAD_WARM_UP = 20  # updates until Adagrad's rate is in force
+WEIGHTS_PER_EPOCH = 20  # how often importance weights are written down, and their model looked at
+PROBED_WORDS = 2000  # so many words of the validation text show whether a model has gone astray
 
 
 @dataclass(frozen=True)
@@ -42,13 +46,29 @@ class TrainConfig:
     model: ModelConfig = field(default_factory=ModelConfig)
     """The shape of the model."""
     estimator: Estimator = "nce"
-    """How to learn: noise-contrastive estimation, or exact maximum likelihood (slow: it sums over the vocabulary)."""
+    """How to learn: noise-contrastive estimation; exact maximum likelihood (slow: it sums over the vocabulary);
+    importance sampling (unstable: a baseline); or a member of the family of estimators that NCE belongs to."""
+    member: Member = "nce"
+    """For --estimator family: which one (Pihlaja et al. 2010)."""
     noise: NoiseKind = "unigram"
-    """Where NCE's noise words come from: word frequencies, all words alike, or frequencies to a power."""
+    """Where noise words come from: word frequencies, all words alike, frequencies to a power, or what follows
+    the word before (smoothed with word frequencies)."""
     noise_power: float = 0.75
     """The power, for --noise power."""
     noise_samples: int = 25
     """Noise words for each word of the text: the paper's k."""
+    bigram_smoothing: float = 10.0
+    """For --noise bigram: after a word seen n times, word frequencies weigh so much beside its n followers."""
+    shared_noise: bool = False
+    """The --noise-samples noise words serve all words of a minibatch: far more of them for the same time."""
+    constants: Constants = "fixed"
+    """NCE's normalising constants: fixed to 1, or learned, one for each context of the training text."""
+    constant_rate: float = 1.0
+    """Step size for learned constants, as a fraction of --learning-rate."""
+    effective_samples: float = 0.0
+    """Importance sampling: draw more noise words until the effective sample size is this; 0 for --noise-samples."""
+    max_samples: int = 1000
+    """Importance sampling: but never more than so many."""
     optimizer: Optimizer = "adagrad"
     """Plain stochastic gradient descent, or Adagrad, which needs fewer epochs."""
     learning_rate: float = 0.1
@@ -67,6 +87,10 @@ class TrainConfig:
     """Words of text in one minibatch."""
     penalty: float = 0.0
     """Weight penalty λ: λ times a row is taken from its gradient whenever the row is updated."""
+    dropout: float = 0.0
+    """Each number of a predicted vector is left out with this probability, in training only."""
+    word_dropout: float = 0.0
+    """Each context word is replaced by a random one with this probability, in training only."""
     spread: float = 0.1
     """Standard deviation of the word vectors at the start."""
     seed: int = 0
@@ -77,10 +101,17 @@ class TrainConfig:
             if not fine:
                 raise NcelmError(f"--{name.replace('_', '-')} is {getattr(self, name)}: give {wanted}")
 
-        choices = {"estimator": Estimator, "noise": NoiseKind, "optimizer": Optimizer, "schedule": Schedule}
+        choices = {
+            "estimator": Estimator,
+            "member": Member,
+            "noise": NoiseKind,
+            "constants": Constants,
+            "optimizer": Optimizer,
+            "schedule": Schedule,
+        }
         for name, kind in choices.items():
             check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
-        for name in ("noise_samples", "epochs", "batch_size", "patience", "seed"):
+        for name in ("noise_samples", "max_samples", "epochs", "batch_size", "patience", "seed"):
             check(name, type(getattr(self, name)) is int, "a whole number")
         check("noise_samples", 1 <= self.noise_samples <= 100_000, "a number from 1 to 100,000")
         check("epochs", 1 <= self.epochs <= 1_000_000, "a number from 1 to 1,000,000")
@@ -92,6 +123,24 @@ class TrainConfig:
         for name in ("matrix_rate", "penalty", "min_improvement"):
             check(name, 0 <= getattr(self, name) <= 1e6, "a number from 0 to 1e6")
         check("noise_power", 0 <= self.noise_power <= 10, "a number from 0 to 10")
+        check("bigram_smoothing", 0 < self.bigram_smoothing <= 1e6, "a positive number, at most 1e6")
+        check("constant_rate", 0 <= self.constant_rate <= 1e6, "a number from 0 to 1e6")
+        check("effective_samples", 0 <= self.effective_samples <= self.max_samples, "a number from 0 to --max-samples")
+        check("max_samples", self.noise_samples <= self.max_samples or not self.effective_samples,
+              f"at least the {self.noise_samples} of --noise-samples")  # fmt: skip
+        check("max_samples", self.max_samples <= 100_000, "at most 100,000")
+        for name in ("dropout", "word_dropout"):
+            check(name, 0 <= getattr(self, name) <= 0.9, "a probability from 0 to 0.9")
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        """Some options make sense only together."""
+        if self.shared_noise and (self.estimator != "nce" or self.noise == "bigram" or self.constants == "learned"):
+            raise NcelmError("--shared-noise goes with --estimator nce, --constants fixed and any noise but bigram")
+        if self.constants == "learned" and self.estimator not in ("nce", "family"):
+            raise NcelmError(f"--constants learned goes with --estimator nce or family, not {self.estimator}")
+        if self.noise == "bigram" and self.estimator != "ml" and self.model.context == 0:
+            raise NcelmError("--noise bigram needs to see the word before: give a --context of at least 1")
 
     def with_changes(self, **changes: Any) -> "TrainConfig":
         """A copy with some fields changed; fields of the model can be named directly."""
@@ -101,9 +150,11 @@ class TrainConfig:
             raise NcelmError(f"there is no training option {sorted(unknown)[0]!r}")
         return replace(self, model=replace(changes.pop("model", self.model), **of_model), **changes)
 
-    def sizes(self, vocabulary_size: int) -> Sizes:
-        """What decides the memory that training takes."""
+    def sizes(self, vocabulary_size: int, tokens: int) -> Sizes:
+        """What decides the memory that training takes, on a training text of so many tokens."""
         exact = self.estimator == "ml"
+        adaptive = self.estimator == "importance" and self.effective_samples > 0
+        samples = self.max_samples if adaptive else self.noise_samples
         return Sizes(
             vocabulary=vocabulary_size,
             dim=self.model.dim,
@@ -111,9 +162,22 @@ class TrainConfig:
             diagonal=self.model.matrices == "diagonal",
             shared=self.model.shared_tables,
             batch=self.batch_size,
-            samples=1 if exact else self.noise_samples + 1,
+            samples=1 if exact or self.shared_noise else samples + 1,
             exact=exact,
             adagrad=self.optimizer == "adagrad",
+            shared_samples=samples if self.shared_noise else 0,
+            bigram_words=tokens if self.noise == "bigram" and not exact else 0,
+            numbered_words=tokens if self.constants == "learned" else 0,
+        )
+
+    @property
+    def method(self) -> kernels.Method:
+        """How examples become a gradient, as the compiled code takes it."""
+        member = kernels.MEMBERS.index(self.member if self.estimator == "family" else "nce")
+        if self.estimator == "importance":
+            member = kernels.IMPORTANCE_SAMPLING
+        return kernels.Method(
+            member, self.noise_samples, float(self.effective_samples), float(self.dropout), float(self.word_dropout)
         )
 
 
@@ -146,6 +210,9 @@ class _State:
     seconds_at_epoch: float = 0.0  # the same when this epoch began
     metrics_bytes: int = 0
     finished: bool = False
+    # importance sampling, every so many steps of this epoch: first step, steps, and over these steps the sum of
+    # effective sample sizes, the least, the largest log weight, the sum of samples drawn
+    weights: list[list[float]] = field(default_factory=list)
 
     def is_possible(self, epochs: int, steps_per_epoch: int) -> bool:
         """Could a run of so many epochs be here? What a checkpoint says is not to be trusted."""
@@ -160,6 +227,7 @@ class _State:
             and self.step < steps_per_epoch
             and self.best_epoch <= self.epoch
             and (self.finished or self.epoch < epochs)
+            and all(len(line) == 6 and all(math.isfinite(number) for number in line) for line in self.weights)
         )
 
 
@@ -171,6 +239,7 @@ def train(
     threads: int | None = None,
     resume: bool = False,
     checkpoint_minutes: float = 5.0,
+    watch: Sequence[str] = (),
     progress: Callable[[Progress], None] | None = None,
     **changes: Any,
 ) -> dict[str, Any]:
@@ -178,18 +247,21 @@ def train(
 
     Options come from `config` (see `recipes`) with `changes` on top: train(…, dim=50). With `resume` a run that was
     stopped goes on from its last checkpoint to the same result, bit for bit; if there is none, it starts.
-    Ctrl-C writes a checkpoint before KeyboardInterrupt is raised.
+    Ctrl-C writes a checkpoint before KeyboardInterrupt is raised. Perplexities of the splits in `watch` are written to
+    the metrics after each epoch, for curves; nothing is decided by them.
     """
     store = store if isinstance(store, TokenStore) else TokenStore.open(Path(store))
     config = (config or TrainConfig()).with_changes(**changes)
     if not 0 <= checkpoint_minutes < math.inf:
         raise NcelmError(f"--checkpoint-minutes is {checkpoint_minutes}: give a number that is not negative")
     team, out = Team(threads), Path(out)  # before anything is written: the number of threads may be senseless
-    training = _Training(store, out, config, checkpoint_minutes, progress)
+    training = _Training(store, out, config, checkpoint_minutes, watch, progress)
     with ExitStack() as alone:
         try:
             training.begin(resume, alone)
             return training.run(team)
+        except Diverged:  # a result too
+            raise
         except BaseException:
             if training.created and not (out / run.CHECKPOINT).exists():  # nothing was learned: stand in nobody's way
                 shutil.rmtree(out, ignore_errors=True)
@@ -205,21 +277,26 @@ class _Training:
         out: Path,
         config: TrainConfig,
         checkpoint_minutes: float,
+        watch: Sequence[str],
         progress: Callable[[Progress], None] | None,
     ) -> None:
         self.store, self.out, self.config = store, out, config
         self.created = False  # is the run's folder ours, and new?
         self.checkpoint_seconds, self.progress = 60.0 * checkpoint_minutes, progress
         self.tokens = store.split("train").tokens
+        self.watch = [store.split(name).name for name in watch]  # better to miss one now than after an epoch
         if config.schedule == "halve" and "valid" not in store.splits:
             raise NcelmError(
                 f"{store.path} has no validation text, which --schedule halve needs: prepare it with --valid or "
                 "--valid-sentences, or train with --schedule linear"
             )
         vocabulary = store.vocabulary
-        self.noise = Noise.from_counts(vocabulary.counts, config.noise, config.noise_power)
-        self.sizes = config.sizes(len(vocabulary))
+        self.sizes = config.sizes(len(vocabulary), self.tokens)
         self._check_memory()
+        self.noise = noise_of(store, config.noise, config.noise_power, config.bigram_smoothing)
+        self.context_numbers, self.contexts = NO_NUMBERS, 0
+        if config.constants == "learned":
+            self.context_numbers, self.contexts = number_contexts(store, config.model.context, config.model.context_after)
         self.state = _State(rate=config.learning_rate)
         self.metrics = run.Metrics(out / run.METRICS)
         self.model: LogBilinear
@@ -247,6 +324,9 @@ class _Training:
         alone.enter_context(only_process(self.out / run.CONFIG, busy))
         if resume:
             self._clean_up()
+            records = self.metrics.read()
+            if records and "diverged" in records[-1]:  # as it would again
+                raise Diverged(self._divergence(records[-1]))
         if resume and (self.out / run.CHECKPOINT).exists():
             self._restore()
         else:
@@ -278,12 +358,13 @@ class _Training:
             raise NcelmError(f"{self.out / run.CONFIG} is damaged: train again, with another --out")
         if former["store"].get("fingerprint") != self.store.fingerprint:
             raise NcelmError(f"{self.out} was trained on another token store: resume it with the store it began with")
-        was, now = _flat(former["config"]), _flat(json.loads(json.dumps(asdict(self.config))))
+        # an option that an earlier version did not have was as it is by default
+        was, now = _flat(asdict(TrainConfig())) | _flat(former["config"]), _flat(asdict(self.config))
         for name in now:
-            if was.get(name) != now[name]:
+            if was[name] != now[name]:
                 flag = "--" + name.replace("_", "-")
                 raise NcelmError(
-                    f"{self.out} was begun with {flag} {was.get(name)}, not {now[name]}: "
+                    f"{self.out} was begun with {flag} {was[name]}, not {now[name]}: "
                     "resume it with the same options, or choose another --out"
                 )
 
@@ -300,6 +381,9 @@ class _Training:
             name: np.zeros_like(array) if self.sizes.adagrad else np.zeros((0, *array.shape[1:]), np.float32)
             for name, array in self.model.arrays().items()
         }
+        self.constants = kernels.Constants(
+            np.zeros(self.contexts, np.float32), np.zeros(self.contexts if self.sizes.adagrad else 0, np.float32)
+        )
         self.metrics.cut(0)
 
     def _restore(self) -> None:
@@ -307,18 +391,24 @@ class _Training:
         squares = {
             f"squares.{name}": shape if self.sizes.adagrad else (0, *shape[1:]) for name, shape in shapes.items()
         }
-        arrays, header = run.read_arrays(self.out / run.CHECKPOINT, shapes | squares)
+        constants: dict[str, tuple[int, ...]] = {}
+        if self.contexts:
+            constants = {"constants": (self.contexts,), "squares.constants": (self.contexts * self.sizes.adagrad,)}
+        arrays, header = run.read_arrays(self.out / run.CHECKPOINT, shapes | squares | constants)
         try:
             self.state = _State(**header["state"])
-            possible = set(header["state"]) == set(_State.__dataclass_fields__) and self.state.is_possible(
-                self.config.epochs, -(-self.tokens // self.config.batch_size)
-            )
+            missing = set(_State.__dataclass_fields__) - set(header["state"])
+            steps_per_epoch = -(-self.tokens // self.config.batch_size)
+            possible = missing <= {"weights"} and self.state.is_possible(self.config.epochs, steps_per_epoch)
         except (KeyError, TypeError):
             possible = False
         if not possible:
             raise NcelmError(f"{self.out / run.CHECKPOINT} is not a checkpoint: train again, with another --out")
         self.model = LogBilinear.from_arrays(self.config.model, {name: arrays[name].copy() for name in shapes})
         self.squares = {name: arrays[f"squares.{name}"].copy() for name in shapes}
+        self.constants = NO_CONSTANTS
+        if self.contexts:
+            self.constants = kernels.Constants(arrays["constants"].copy(), arrays["squares.constants"].copy())
         self.metrics.cut(self.state.metrics_bytes)
         if self.state.best_epoch and not (self.out / run.MODEL).exists():
             raise NcelmError(f"{self.out / run.MODEL} is gone: restore it from a copy, or train with another --out")
@@ -342,9 +432,12 @@ class _Training:
                 self.noise,
                 self.store,
                 self.sizes,
+                self.config.method,
                 self.config.seed,
                 self.config.penalty,
                 team,
+                self.constants,
+                self.context_numbers,
             )
             self._train(engine, team)
         return self._last_record()
@@ -359,24 +452,28 @@ class _Training:
         with _deferred_interrupt() as interrupted:
             self.last_checkpoint = time.monotonic()
             while not self.state.finished:
-                self._train_epoch(engine, interrupted)
+                self._train_epoch(engine, team, interrupted)
                 self._end_epoch(team)
                 if interrupted.is_set() and not self.state.finished:
                     self._interrupted()
 
-    def _train_epoch(self, engine: Engine, interrupted: threading.Event) -> None:
+    def _train_epoch(self, engine: Engine, team: Team, interrupted: threading.Event) -> None:
         state, steps = self.state, engine.steps_per_epoch
         while state.step < steps:
             n = min(self.sizes.planned, steps - state.step)
             began = time.perf_counter()
             rates = self._rates(state.epoch * steps + state.step + np.arange(n), steps)
-            losses = engine.run(state.epoch, state.step, rates, rates * self.config.matrix_rate)
+            losses = engine.run(
+                state.epoch, state.step, rates, rates * self.config.matrix_rate, rates * self.config.constant_rate
+            )
             state.seconds += time.perf_counter() - began
             for loss in losses:  # one by one: the sum must not depend on how many ran together
                 state.loss_sum += float(loss)
             state.step += n
             if not math.isfinite(state.loss_sum):
-                self._diverged("the training loss is not a number any more")
+                self._diverged("the training loss is not a number any more", engine)
+            if self.config.estimator == "importance":
+                self._watch_weights(engine, team, state.step - n, n)
             self._report(None)
             if interrupted.is_set():
                 self._checkpoint()
@@ -406,6 +503,12 @@ class _Training:
             "seconds": state.seconds,
             "words_per_second": words / seconds if seconds else None,
         }
+        if self.contexts:
+            c = self.constants.values
+            record |= {"contexts": self.contexts, "constants_mean": float(c.mean()), "constants_std": float(c.std())}
+        if state.weights:
+            record |= _weights_record(state.weights)
+            state.weights = []
         if not all(run.usable(array) for array in self.model.arrays().values()):
             self._diverged("some parameters are enormous or not a number any more")
         best = True
@@ -417,6 +520,9 @@ class _Training:
                 "valid_log_z_std": valid.log_z_std,
             }
             best = self._judge(valid.perplexity)
+        for name in self.watch:
+            watched = evaluate.evaluate_split(self.model, self.store, name, team)
+            record |= {f"{name}_perplexity": watched.perplexity}
         record["best_epoch"] = state.best_epoch if not best else state.epoch + 1
         state.epoch, state.step, state.loss_sum, state.seconds_at_epoch = (
             state.epoch + 1,
@@ -455,19 +561,85 @@ class _Training:
     def _interrupted(self) -> NoReturn:
         raise KeyboardInterrupt(f"stopped by Ctrl-C; a checkpoint is in {self.out}: go on with --resume")
 
-    def _diverged(self, what: str) -> NoReturn:
+    def _watch_weights(self, engine: Engine, team: Team, first: int, n: int) -> None:
+        """Importance sampling: keep account of the weights, and now and then of what they have done to the model."""
+        state = self.state
+        every = -(-engine.steps_per_epoch // WEIGHTS_PER_EPOCH)
+        for row in range(n):
+            mean, least, largest, samples = engine.weights(row)
+            if len(state.weights) <= (first + row) // every:
+                state.weights.append([first + row, 0, 0.0, least, largest, 0.0])
+            line = state.weights[-1]
+            line[1:] = [line[1] + 1, line[2] + mean, min(line[3], least), max(line[4], largest), line[5] + samples]
+        if (first + n) // every == first // every:
+            return
+        split = self.store.split("valid" if "valid" in self.store.splits else "train")
+        corpus = corpus_view(split, self.store, self.config.model.context)
+        scores, log_z = evaluate.score_ids(self.model, corpus, 0, min(split.tokens, PROBED_WORDS), team)
+        with np.errstate(over="ignore"):
+            perplexity = float(np.exp(np.mean(log_z - scores)))
+        if not perplexity < self.sizes.vocabulary:  # not so for NaN either
+            self._diverged(
+                f"perplexity is {perplexity:.4g}, worse than if all {self.sizes.vocabulary:,} words were alike", engine
+            )
+
+    def _diverged(self, what: str, engine: Engine | None = None) -> NoReturn:
+        """Write down what happened, as the last line of the metrics, and end the run."""
+        state = self.state
+        record: dict[str, Any] = {
+            "epoch": state.epoch + 1,
+            "step": state.step,
+            "diverged": what,
+            "seconds": state.seconds,
+            "best_epoch": state.best_epoch,
+            "finished": True,
+        }
+        if state.weights:
+            record |= _weights_record(state.weights)
+        if engine and self.config.estimator == "importance":
+            record["largest_weights"] = self._largest_weights(engine)
+        self.metrics.add(record)
+        raise Diverged(self._divergence(record))
+
+    def _divergence(self, record: dict[str, Any]) -> str:
+        """A line for people about a run that diverged."""
         kept = (
-            f"the best model so far (epoch {self.state.best_epoch}) is kept in {self.out}"
-            if self.state.best_epoch
+            f"the best model before that (epoch {record['best_epoch']}) is kept in {self.out}"
+            if record["best_epoch"]
             else "there is no earlier model to keep"
         )
-        raise NcelmError(
-            f"training diverged in epoch {self.state.epoch + 1}, step {self.state.step}: {what}; {kept}; train again "
-            f"with a lower --learning-rate than {self.config.learning_rate:g}"
+        return (
+            f"training diverged in epoch {record['epoch']}, step {record['step']}: {record['diverged']}; {kept}; see "
+            f"{self.metrics.path}, and train again with a lower --learning-rate than {self.config.learning_rate:g}"
         )
+
+    def _largest_weights(self, engine: Engine, count: int = 5) -> list[dict[str, Any]]:
+        """The largest importance weights of the last minibatch: which words, where, and what share of the sum."""
+        row = engine.steps_run - 1
+        size = int(engine.plan.sizes[row])
+        contexts, words = engine.plan.contexts[row, :size], engine.plan.words[row, :size, 1:]  # (B, c), (B, k)
+        used = engine.work.coefficients[: size * engine.sizes.samples].reshape(size, -1)[:, 1:] < 0.0  # (B, k)
+        noise = (engine.plan.log_k_noise[row, :size, 1:] if engine.plan.log_k_noise.size
+                 else engine.noise.log_k_probability[words])  # fmt: skip
+        log_v = np.take_along_axis(self.model.scores(contexts), words, axis=1) - noise + engine.noise.log_k  # (B, k)
+        log_v = np.where(used & np.isfinite(log_v), log_v, -np.inf)
+        shares = np.exp(log_v - np.logaddexp.reduce(log_v, axis=1, keepdims=True))
+        spell = [*self.store.vocabulary.words, "<s>"]
+        largest = np.argsort(log_v, axis=None)[::-1][:count]
+        return [
+            {
+                "context": [spell[word] for word in contexts[e]],
+                "word": spell[words[e, j]],
+                "log_weight": _number(log_v[e, j]),
+                "share": _number(shares[e, j]),
+            }
+            for e, j in zip(*np.unravel_index(largest, log_v.shape), strict=True)
+        ]
 
     def _checkpoint(self) -> None:
         arrays = self.model.arrays() | {f"squares.{name}": array for name, array in self.squares.items()}
+        if self.contexts:
+            arrays |= {"constants": self.constants.values, "squares.constants": self.constants.squares}
         run.write_arrays(self.out / run.CHECKPOINT, arrays, {"state": asdict(self.state)})
         self.last_checkpoint = time.monotonic()
 
@@ -488,6 +660,26 @@ class _Training:
                 metrics=record,
             )
         )
+
+
+def _number(value: float) -> float | None:
+    """For JSON, which has no NaN and no infinity."""
+    return float(value) if math.isfinite(value) else None
+
+
+def _weights_record(lines: list[list[float]]) -> dict[str, Any]:
+    """The importance weights of an epoch so far: summed up, and as a trace."""
+    steps = sum(line[1] for line in lines)
+    return {
+        "effective_samples": _number(sum(line[2] for line in lines) / steps),
+        "least_effective_samples": _number(min(line[3] for line in lines)),
+        "largest_log_weight": _number(max(line[4] for line in lines)),
+        "samples": _number(sum(line[5] for line in lines) / steps),
+        "weights": [
+            [first, *(_number(x) for x in (effective / n, least, largest, samples / n))]
+            for first, n, effective, least, largest, samples in lines
+        ],
+    }
 
 
 def _flat(config: dict[str, Any]) -> dict[str, Any]:
