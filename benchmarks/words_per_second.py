@@ -33,6 +33,7 @@ except ModuleNotFoundError:
     print("this benchmark compares ncelm with PyTorch, which is missing: pip install torch==2.13.0", file=sys.stderr)
     sys.exit(2)
 
+from ncelm.machine import surroundings
 from plain_pytorch import (
     PLAIN_DRAWING,
     PLAIN_WAY,
@@ -44,7 +45,6 @@ from plain_pytorch import (
     fastest_trainer,
     samplers,
 )
-from ncelm.machine import surroundings
 
 # Section 4 of the paper. The rates do not change the speed.
 PAPER = TrainConfig(

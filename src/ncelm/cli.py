@@ -348,6 +348,60 @@ class Demo:
             _print_json(result)
 
 
+@dataclass(frozen=True)
+class Reproduce:
+    """Train every row of a table of the paper (Mnih & Teh 2012) and put our figures beside the published ones.
+
+    Rows that are finished are not trained again, so a reproduction that was stopped goes on where it was. OUT gets
+    table1.md, table1.json, plots and, in OUT/runs, an ordinary run of every row and seed. Table 1 takes about an hour
+    on two cores, most of it maximum likelihood; table 2 a quarter of that.
+    """
+
+    table: Annotated[Literal["table1", "table2"], Positional, arg(help="Which table.")]
+    data: Annotated[Path, arg(help="A folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt.")]
+    out: Annotated[Path, arg(help="Where everything goes; two tables may share it, and then share their rows.")]
+    seeds: Annotated[int, arg(help="Train every row so many times, from other beginnings.")] = 3
+    rows: Annotated[tuple[str, ...], arg(help="Only these rows, by their names in OUT/runs; all by default.")] = ()
+    threads: Threads = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Reproduce and say where the result is."""
+        from ncelm.reproduce import RowProgress, reproduce
+
+        with _bar(unit=" words", unit_scale=True, leave=False) as bar:
+
+            def progress(at: RowProgress) -> None:
+                left = f", about {at.seconds_left / 60:.0f} min left in all" if at.seconds_left is not None else ""
+                if at.training:
+                    _show_training(bar, at.training, f"{at.number}/{at.runs} {at.name}{left}: ")
+                else:
+                    bar.reset()
+
+            answer = reproduce(
+                self.table,
+                self.data,
+                self.out,
+                seeds=self.seeds,
+                rows=self.rows,
+                threads=self.threads,
+                progress=progress,
+            )
+        if self.json:
+            _print_json(answer)
+            return
+        for row in answer["rows"]:
+            ours = row["test_perplexity"]
+            diverged = sum("diverged" in run for run in row["runs"])
+            print(
+                f"{row['name']:40} "
+                + (f"{ours['mean']:6.1f} ± {ours['std']:.1f}" if ours else "     –      ")
+                + (f"   paper {row['paper']:.1f}" if row["paper"] else "")
+                + (f"   {diverged} of {len(row['runs'])} diverged" if diverged else "")
+            )
+        print(f"{self.out / self.table}.md has the whole table")
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line: 0 if all went well, 2 for a user's mistake, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -408,6 +462,7 @@ def _parse(arguments: list[str]) -> Any:
         | Annotated[Neighbors, subcommand("neighbors")]
         | Annotated[Export, subcommand("export")]
         | Annotated[Demo, subcommand("demo")]
+        | Annotated[Reproduce, subcommand("reproduce")]
     )
     return tyro.cli(
         command, prog="ncelm", args=arguments, description=_DESCRIPTION, config=(tyro.conf.FlagCreatePairsOff,)
@@ -449,10 +504,10 @@ def _bar(**options: Any) -> "tqdm[Any]":
     return tqdm(disable=not _on_terminal(), dynamic_ncols=True, **options)
 
 
-def _show_training(bar: "tqdm[Any]", at: Progress) -> None:
+def _show_training(bar: "tqdm[Any]", at: Progress, where: str = "") -> None:
     bar.total = at.epochs * at.words_per_epoch
     bar.update((at.epoch - 1) * at.words_per_epoch + at.words - bar.n)
-    bar.set_description(f"epoch {at.epoch}/{at.epochs} loss {at.loss:.3f}", refresh=False)
+    bar.set_description(f"{where}epoch {at.epoch}/{at.epochs} loss {at.loss:.3f}", refresh=False)
     if at.metrics and "valid_perplexity" in at.metrics:
         bar.set_postfix_str(
             f"perplexity {at.metrics['valid_perplexity']:.1f}, log Z {at.metrics['valid_log_z_mean']:+.2f}"

@@ -184,7 +184,6 @@ class Engine:
         self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray, constant_rates: np.ndarray
     ) -> tuple[Any, ...]:
         """What the kernels take, after thread, threads and sync."""
-        rates = (np.asarray(each, np.float32) for each in (table_rates, matrix_rates, constant_rates))
         return (
             self.corpus,
             self.noise,
@@ -200,7 +199,12 @@ class Engine:
             self.squares,
             self.constants,
             self.work,
-            kernels.Rates(*rates, np.float32(self.penalty)),
+            kernels.Rates(
+                table_rates.astype(np.float32),
+                matrix_rates.astype(np.float32),
+                constant_rates.astype(np.float32),
+                np.float32(self.penalty),
+            ),
             self.sizes.shared,
         )
 

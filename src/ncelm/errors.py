@@ -9,5 +9,5 @@ class NcelmError(Exception):
     """
 
 
-class Diverged(NcelmError):
+class DivergedError(NcelmError):
     """Training went astray. What happened is in the metrics; the best model before that, if any, is kept."""

@@ -116,9 +116,7 @@ FAMILY: dict[Member, Contrast] = {
 }
 
 
-def contrastive(
-    target_log_ratios: Array, noise_log_ratios: Array, contrast: Contrast
-) -> tuple[Array, Array, Array]:
+def contrastive(target_log_ratios: Array, noise_log_ratios: Array, contrast: Contrast) -> tuple[Array, Array, Array]:
     """Any member of the family: log ratios s(w, h) + c_h − log(k·Pn(w)) in, loss and derivatives out.
 
     With FAMILY["nce"] this is `nce`. With FAMILY["importance"] and c_h = −log(mean of exp(s) / Pn), where dJ/dc_h is 0,

@@ -425,7 +425,8 @@ class Corpus(NamedTuple):
     within_sentence: bool
     end_id: int
     pad_id: int
-    context_numbers: np.ndarray  # learned constants only: which of all distinct contexts each word has, (N,) int32
+    # learned constants only: which of all distinct contexts each word has, (N,) int32
+    context_numbers: np.ndarray = np.zeros(0, np.int32)
 
 
 class Method(NamedTuple):

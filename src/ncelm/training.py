@@ -4,7 +4,6 @@ The loop is deterministic: the same store, configuration and seed give the same 
 number of threads, and however often the run was stopped, killed and resumed.
 """
 
-import json
 import math
 import shutil
 import signal
@@ -21,7 +20,7 @@ import numpy as np
 from ncelm import __version__, evaluate, kernels, run
 from ncelm.corpus import TokenStore
 from ncelm.engine import NO_CONSTANTS, NO_NUMBERS, Engine, Sizes, corpus_view, number_contexts
-from ncelm.errors import Diverged, NcelmError
+from ncelm.errors import DivergedError, NcelmError
 from ncelm.estimators import Member
 from ncelm.files import new_folder, only_process, write_json
 from ncelm.machine import total_memory
@@ -260,7 +259,7 @@ def train(
         try:
             training.begin(resume, alone)
             return training.run(team)
-        except Diverged:  # a result too
+        except DivergedError:  # a result too
             raise
         except BaseException:
             if training.created and not (out / run.CHECKPOINT).exists():  # nothing was learned: stand in nobody's way
@@ -296,7 +295,8 @@ class _Training:
         self.noise = noise_of(store, config.noise, config.noise_power, config.bigram_smoothing)
         self.context_numbers, self.contexts = NO_NUMBERS, 0
         if config.constants == "learned":
-            self.context_numbers, self.contexts = number_contexts(store, config.model.context, config.model.context_after)
+            context, after = config.model.context, config.model.context_after
+            self.context_numbers, self.contexts = number_contexts(store, context, after)
         self.state = _State(rate=config.learning_rate)
         self.metrics = run.Metrics(out / run.METRICS)
         self.model: LogBilinear
@@ -326,7 +326,7 @@ class _Training:
             self._clean_up()
             records = self.metrics.read()
             if records and "diverged" in records[-1]:  # as it would again
-                raise Diverged(self._divergence(records[-1]))
+                raise DivergedError(self._divergence(records[-1]))
         if resume and (self.out / run.CHECKPOINT).exists():
             self._restore()
         else:
@@ -599,7 +599,7 @@ class _Training:
         if engine and self.config.estimator == "importance":
             record["largest_weights"] = self._largest_weights(engine)
         self.metrics.add(record)
-        raise Diverged(self._divergence(record))
+        raise DivergedError(self._divergence(record))
 
     def _divergence(self, record: dict[str, Any]) -> str:
         """A line for people about a run that diverged."""
