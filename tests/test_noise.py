@@ -7,8 +7,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from ncelm import kernels
+from ncelm import reference as ref
 from ncelm.errors import NcelmError
-from ncelm.noise import Noise, alias_table
+from ncelm.noise import BigramNoise, Noise, alias_table
+from ncelm.preparing import prepare
 
 COUNTS = np.array([50, 30, 10, 0, 1, 9])
 weights = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=60)
@@ -57,6 +59,53 @@ def test_sampler_over_a_large_vocabulary_passes_a_chi_square_test():
     noise = Noise.from_counts(counts)
     drawn = np.bincount(noise.sample((20_000, 25), seed=1).ravel(), minlength=5000)
     assert stats.chisquare(drawn, noise.probabilities * drawn.sum()).pvalue > 1e-3
+
+
+@pytest.fixture(scope="module")
+def bigrams(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("noise")
+    random = np.random.default_rng(0)
+    words = "abcdefgh"
+    (folder / "text").write_text("\n".join(" ".join(words[i] for i in random.geometric(0.3, 9) % 8) for _ in range(99)))
+    return {
+        boundary: prepare(train=folder / "text", out=folder / boundary, boundary=boundary)
+        for boundary in ("stream", "sentence")
+    }
+
+
+@pytest.mark.parametrize("boundary", ["stream", "sentence"])
+def test_bigram_noise_is_exact(bigrams, boundary):
+    """Every distribution, the out-of-sentence word's too, against counts made by hand; and the compiled twin."""
+    store = bigrams[boundary]
+    ids, size, end = store.split("train").ids.tolist(), len(store.vocabulary), store.vocabulary.end_id
+    counts = np.zeros((size + 1, size))
+    for before, word in zip([store.pad_id, *ids], ids, strict=False):
+        counts[store.pad_id if boundary == "sentence" and before == end else before, word] += 1
+    noise = BigramNoise.from_store(store, 2.5)
+    table = noise.table(7)
+    for before in range(size + 1):
+        log_p = noise.log_probabilities(before)
+        assert np.exp(log_p).sum() == pytest.approx(1.0, abs=1e-9)
+        np.testing.assert_allclose(np.exp(log_p), ref.bigram_noise(counts[before], noise.unigram.probabilities, 2.5))
+        compiled = [kernels.log_k_follower(before, word, table) for word in range(size)]
+        np.testing.assert_allclose(compiled, log_p + np.log(7), atol=1e-5)
+
+
+def test_bigram_sampler_passes_a_chi_square_test(bigrams):
+    noise = BigramNoise.from_store(bigrams["sentence"], 30.0)
+    table, size = noise.table(1), len(bigrams["sentence"].vocabulary)
+    key = np.uint64(kernels.stream_key(3, 0, 0))
+    for before in (2, size):
+        drawn = np.zeros(size)
+        for i in range(20_000):
+            drawn[kernels.draw_follower(kernels.draw(key, 2 * i), kernels.draw(key, 2 * i + 1), before, table)] += 1
+        expected = np.exp(noise.log_probabilities(before)) * drawn.sum()
+        assert stats.chisquare(drawn, expected).pvalue > 1e-3
+
+
+def test_bigram_noise_cannot_be_made_from_counts_alone():
+    with pytest.raises(NcelmError, match="needs to know the text"):
+        Noise.from_counts(COUNTS, "bigram")
 
 
 def test_streams_depend_on_seed_step_and_example_alone():

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from ncelm import run, training
-from ncelm.errors import NcelmError
+from ncelm.errors import DivergedError, NcelmError
 from ncelm.language_model import LanguageModel
 from ncelm.preparing import prepare
 from ncelm.recipes import RECIPES, recipe
@@ -251,8 +251,126 @@ def test_divergence_is_seen_without_a_validation_split_too(tmp_path):
     options = SMALL | {"optimizer": "sgd", "learning_rate": 1e6, "batch_size": 5000}
     with pytest.raises(NcelmError, match="diverged in epoch 1"):
         train(lonely, tmp_path / "run", epochs=1, **options)
-    assert not (tmp_path / "run").exists()  # so that the advice to try a lower rate can be followed
-    train(lonely, tmp_path / "run", epochs=1, **options | {"learning_rate": 0.001})
+    train(lonely, tmp_path / "another", epochs=1, **options | {"learning_rate": 0.001})
+
+
+def test_divergence_is_recorded_and_not_tried_again(store, tmp_path):
+    options = SMALL | {"optimizer": "sgd", "learning_rate": 1e6, "matrix_rate": 1.0}
+    with pytest.raises(DivergedError) as first:
+        train(store, tmp_path / "run", **options)
+    (record,) = run.Metrics(tmp_path / "run" / run.METRICS).read()
+    assert record["finished"]
+    assert record["diverged"] in str(first.value)
+    assert record["epoch"] == 1
+    with pytest.raises(DivergedError) as again:
+        train(store, tmp_path / "run", resume=True, **options)
+    assert str(again.value) == str(first.value)
+
+
+def test_importance_sampling_reports_its_weights(store, tmp_path):
+    last = train(store, tmp_path / "run", estimator="importance", epochs=2, learning_rate=0.02, **SMALL)
+    assert 1.0 <= last["least_effective_samples"] <= last["effective_samples"] <= 5.0
+    assert last["samples"] == 5.0
+    assert np.isfinite(last["largest_log_weight"])
+    steps = [line[0] for line in last["weights"]]
+    assert steps == sorted(set(steps))
+    assert len(steps) > 10
+    assert last["valid_perplexity"] < len(store.vocabulary)
+
+
+def test_importance_sampling_draws_more_until_enough_samples_count(store, tmp_path):
+    options = SMALL | {"effective_samples": 6.0, "max_samples": 40, "learning_rate": 0.02}
+    last = train(store, tmp_path / "run", estimator="importance", epochs=1, **options)
+    assert last["effective_samples"] >= 6.0
+    assert 5.0 < last["samples"] <= 40.0
+
+
+def test_importance_sampling_that_diverges_says_which_weights_did_it(store, tmp_path):
+    options = SMALL | {"optimizer": "sgd", "learning_rate": 3.0, "batch_size": 20}
+    with pytest.raises(DivergedError, match=r"worse than if all|not a number"):
+        train(store, tmp_path / "run", estimator="importance", epochs=20, **options)
+    record = run.Metrics(tmp_path / "run" / run.METRICS).read()[-1]
+    assert record["step"] > 0
+    assert len(record["largest_weights"]) == 5
+    assert set(record["largest_weights"][0]) == {"context", "word", "log_weight", "share"}
+    assert record["weights"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"constants": "learned", "noise": "bigram"},
+        {"estimator": "importance", "effective_samples": 4.0, "max_samples": 20, "learning_rate": 0.02},
+        {"shared_noise": True, "dropout": 0.1, "word_dropout": 0.1},
+    ],
+    ids=lambda options: "-".join(options),
+)
+def test_every_method_resumes_to_the_same_byte(store, tmp_path, monkeypatch, options):
+    monkeypatch.setattr("ncelm.engine.MOST_PLANNED", 3)
+    options = SMALL | {"epochs": 2} | options
+    train(store, tmp_path / "whole", **options)
+    calls = 0
+
+    def press_ctrl_c(at):
+        nonlocal calls
+        calls += 1
+        if calls == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(store, tmp_path / "broken", progress=press_ctrl_c, **options)
+    train(store, tmp_path / "broken", resume=True, threads=1, **options)
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "broken")
+    whole, broken = (run.Metrics(tmp_path / name / run.METRICS).read() for name in ("whole", "broken"))
+    for field in set(whole[-1]) - {"seconds", "words_per_second"}:
+        assert whole[-1][field] == broken[-1][field], field
+
+
+def test_learned_constants_stay_out_of_the_model(store, tmp_path):
+    last = train(store, tmp_path / "run", constants="learned", epochs=2, **SMALL)
+    assert last["contexts"] > 20
+    assert last["constants_std"] > 0
+    assert "constants" not in load_file(tmp_path / "run" / run.MODEL)
+    assert load_file(tmp_path / "run" / run.CHECKPOINT)["constants"].shape == (last["contexts"],)
+
+
+def test_splits_are_watched_without_a_say_in_what_is_learned(store, tmp_path):
+    plain = train(store, tmp_path / "plain", epochs=2, **SMALL)
+    watched = train(store, tmp_path / "watched", epochs=2, watch=("test",), **SMALL)
+    assert "test_perplexity" not in plain
+    expected = LanguageModel.load(tmp_path / "watched").evaluate_split(store, "test").perplexity
+    assert watched["test_perplexity"] == pytest.approx(expected)
+    assert model_bytes(tmp_path / "plain") == model_bytes(tmp_path / "watched")
+    with pytest.raises(NcelmError, match="no dev split"):
+        train(store, tmp_path / "dev", watch=("dev",))
+
+
+def test_a_run_of_an_earlier_version_resumes_with_new_options_at_their_defaults(store, tmp_path):
+    train(store, tmp_path / "run", epochs=1, **SMALL)
+    path = tmp_path / "run" / run.CONFIG
+    config = json.loads(path.read_text())
+    del config["config"]["dropout"]
+    path.write_text(json.dumps(config))
+    train(store, tmp_path / "run", epochs=1, resume=True, **SMALL)
+    with pytest.raises(NcelmError, match=r"begun with --dropout 0.0, not 0.5"):
+        train(store, tmp_path / "run", epochs=1, resume=True, dropout=0.5, **SMALL)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"shared_noise": True, "estimator": "ml"}, "--shared-noise goes with"),
+        ({"shared_noise": True, "noise": "bigram"}, "--shared-noise goes with"),
+        ({"shared_noise": True, "constants": "learned"}, "--shared-noise goes with"),
+        ({"constants": "learned", "estimator": "importance"}, "--constants learned goes with"),
+        ({"noise": "bigram", "context": 0, "context_after": 2}, "--noise bigram needs"),
+        ({"effective_samples": 50.0, "max_samples": 10}, "--effective-samples is 50"),
+        ({"effective_samples": 5.0, "max_samples": 10}, "--max-samples is 10"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(options, words):
+    with pytest.raises(NcelmError, match=words):
+        TrainConfig().with_changes(**options)
 
 
 def test_two_processes_cannot_train_one_run(store, tmp_path):
@@ -304,7 +422,9 @@ def test_halving_needs_a_validation_split(tmp_path):
         ("noise_samples", 0), ("epochs", 0), ("batch_size", 0), ("learning_rate", 0.0), ("learning_rate", float("nan")),
         ("seed", -1), ("penalty", -1.0), ("dim", 0), ("context", -1), ("context", 0), ("patience", 0), ("spread", -0.1),
         ("dim", 3.0), ("batch_size", 10.5), ("shared_tables", "no"), ("learning_rate", 1e300), ("noise_power", 1000.0),
-        ("estimator", "is"), ("noise", "bigram"), ("optimizer", "adam"), ("schedule", "cosine"), ("matrices", "none"),
+        ("estimator", "is"), ("noise", "trigram"), ("dropout", 1.0), ("word_dropout", -0.1), ("bigram_smoothing", 0.0),
+        ("member", "cube"), ("constants", "free"), ("constant_rate", -1.0), ("max_samples", 0),
+        ("effective_samples", -1.0), ("optimizer", "adam"), ("schedule", "cosine"), ("matrices", "none"),
     ],
 )  # fmt: skip
 def test_senseless_options_are_refused_by_name(option, value):
@@ -334,9 +454,23 @@ def test_training_does_not_diverge_on_odd_little_corpora(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("estimator", ["nce", "ml"])
 @pytest.mark.parametrize("matrices", ["full", "diagonal"])
-def test_a_known_distribution_is_recovered(tmp_path, estimator, matrices):
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"estimator": "ml"},
+        {"noise": "uniform"},
+        {"noise": "bigram"},
+        {"constants": "learned"},
+        {"shared_noise": True, "noise_samples": 50},
+        {"estimator": "importance"},
+        {"estimator": "family", "member": "root"},
+        {"estimator": "family", "member": "square", "epochs": 8},
+    ],
+    ids=lambda options: "-".join(map(str, options.values())),
+)
+def test_a_known_distribution_is_recovered(tmp_path, options, matrices):
     """Words from a Markov chain: the model has room for the true P(w|h) and must find it, and its log Z must be 0."""
     random = np.random.default_rng(1)
     size, length = 6, 120_000
@@ -348,10 +482,8 @@ def test_a_known_distribution_is_recovered(tmp_path, estimator, matrices):
     lines = [" ".join(f"w{w}" for w in words[i : i + 1000]) for i in range(0, length, 1000)]
     (tmp_path / "text").write_text("\n".join(lines))
     store = prepare(train=tmp_path / "text", out=tmp_path / "store", boundary="stream")
-    train(
-        store, tmp_path / "run", estimator=estimator, context=1, dim=12, matrices=matrices, epochs=4, noise_samples=20,
-        batch_size=200,
-    )  # fmt: skip
+    options = {"epochs": 4, "noise_samples": 20} | options
+    train(store, tmp_path / "run", context=1, dim=12, matrices=matrices, batch_size=200, **options)
     lm = LanguageModel.load(tmp_path / "run")
     ids = np.array([lm.vocabulary.id(f"w{w}") for w in range(size)])
     log_p = lm.model.log_probabilities(ids[:, None])[:, ids]
@@ -359,7 +491,8 @@ def test_a_known_distribution_is_recovered(tmp_path, estimator, matrices):
     assert divergence.max() < 0.02
     scores = lm.model.scores(ids[:, None]).astype(np.float64)
     log_z = np.log(np.exp(scores).sum(axis=1))
-    if estimator == "nce":  # maximum likelihood cares nothing for log Z
+    # likelihoods, exact or estimated, care nothing for log Z, and learned constants take it upon themselves
+    if options.get("estimator") not in ("ml", "importance") and options.get("constants") != "learned":
         assert np.abs(log_z).max() < 0.1
 
 

@@ -610,7 +610,8 @@ class _Training:
         )
         return (
             f"training diverged in epoch {record['epoch']}, step {record['step']}: {record['diverged']}; {kept}; see "
-            f"{self.metrics.path}, and train again with a lower --learning-rate than {self.config.learning_rate:g}"
+            f"{self.metrics.path}, and train again with another --out and a lower --learning-rate than "
+            f"{self.config.learning_rate:g}"
         )
 
     def _largest_weights(self, engine: Engine, count: int = 5) -> list[dict[str, Any]]:
