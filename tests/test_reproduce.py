@@ -6,12 +6,14 @@ import pytest
 
 from ncelm import plots, reproduce
 from ncelm.cli import main
+from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
+from ncelm.language_model import LanguageModel
 from ncelm.training import TrainConfig
 
 TINY = TrainConfig(optimizer="sgd", learning_rate=0.01, epochs=2, batch_size=50, noise_samples=3).with_changes(dim=4)
 ROWS = [
-    reproduce.Row("ml", "ML", TINY.with_changes(estimator="ml"), 163.5),
+    reproduce.Row("ml", "ML", TINY.with_changes(estimator="ml"), 163.5, watched=True),
     reproduce.Row("nce-unigram-25", "NCE, k = 3", TINY, 163.1),
     reproduce.Row("uniform", "uniform", TINY.with_changes(noise="uniform"), 195.1),
     reproduce.Row("learned", "learned", TINY.with_changes(constants="learned"), part="constants"),
@@ -51,6 +53,9 @@ def test_all_rows_are_trained_and_written_down(data, tmp_path, table):
     assert by_key["learned"]["constants"]["contexts"] > 5
     assert all("diverged" in run for run in by_key["importance"]["runs"])
     assert by_key["importance"]["test_perplexity"] is None
+    lm = LanguageModel.load(tmp_path / "out" / "runs" / "nce-unigram-25-seed1")
+    test = lm.evaluate_split(TokenStore.open(tmp_path / "out" / "store"), "test")
+    assert nce["test_perplexities"][1] == pytest.approx(test.perplexity)
     assert json.loads((tmp_path / "out" / f"{table}.json").read_text()) == answer
     page = (tmp_path / "out" / f"{table}.md").read_text()
     for words in ("163.1", "diverged in epoch 1", "learned (learned)", "dropout 0.1"):
@@ -110,7 +115,7 @@ def test_the_command(data, tmp_path, capsys):
 
 def test_time_to_a_perplexity_is_read_off_the_curve():
     lines = [{"seconds": 10.0 * n, "test_perplexity": p} for n, p in ((1, 400.0), (2, 200.0), (3, 100.0))]
-    result = reproduce.Result(ROWS[0], [0, 1], [lines, lines[:1]])
+    result = reproduce.Result(ROWS[0], [0, 1], [lines, lines[:1]], [])
     assert result.time_to(200.0) == pytest.approx(20.0)
     assert result.time_to(200.0 / 2**0.5) == pytest.approx(25.0)
     assert result.time_to(500.0) == 10.0

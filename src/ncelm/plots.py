@@ -24,14 +24,12 @@ def draw(path: Path, paint: Callable[[Any], None], size: tuple[float, float] = (
     return True
 
 
-def perplexity_against_time(path: Path, curves: Mapping[str, Curve], split: str, level: float | None = None) -> bool:
-    """A line for each run, a dot for each epoch, seconds on a logarithmic scale; and a level to be reached."""
+def perplexity_against_time(path: Path, curves: Mapping[str, Curve], split: str) -> bool:
+    """A line for each run, a dot for each epoch, seconds on a logarithmic scale."""
 
     def paint(axes: Any) -> None:
         for number, (name, (seconds, perplexity)) in enumerate(curves.items()):
             axes.plot(seconds, perplexity, marker=".", label=name, linestyle=("-", "--", ":")[number // 10 % 3])
-        if level is not None:
-            axes.axhline(level, color="grey", linewidth=0.8)
         axes.set(xscale="log", xlabel="seconds of training", ylabel=f"{split} perplexity")
         lowest = min(min(perplexity) for _, perplexity in curves.values())
         axes.set_ylim(lowest * 0.97, lowest * 2.2)  # the first epochs and runs that diverge would hide the others

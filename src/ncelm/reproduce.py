@@ -16,14 +16,16 @@ from typing import Any, Literal
 from ncelm import plots, reference
 from ncelm.corpus import TokenStore
 from ncelm.errors import DivergedError, NcelmError
-from ncelm.files import write_errors, write_whole
+from ncelm.files import read_json, write_errors, write_json, write_whole
+from ncelm.language_model import LanguageModel
 from ncelm.machine import surroundings
 from ncelm.preparing import prepare
 from ncelm.recipes import recipe
-from ncelm.run import METRICS, Metrics
+from ncelm.run import METRICS, MODEL, Metrics
 from ncelm.training import Progress, TrainConfig, train
 
 Table = Literal["table1", "table2"]
+TEST = "test.json"  # in a run's folder: its best model on the test text
 PTB_WORDS = 10_000  # V of the standard split
 TARGET = 163.5  # test perplexity of the paper's maximum likelihood: the level whose time is compared
 
@@ -37,6 +39,7 @@ class Row:
     config: TrainConfig
     paper: float | None = None  # the paper's test perplexity
     part: str = "paper"  # of the table
+    watched: bool = False  # is test perplexity wanted after each epoch, to see when it reaches a level?
 
     @property
     def effort(self) -> float:
@@ -56,11 +59,16 @@ class Result:
     row: Row
     seeds: list[int]
     records: list[list[dict[str, Any]]]  # metrics.jsonl of each run
+    tests: list[dict[str, Any] | None]  # the test text evaluated by the best model of each run, if there is one
 
     @property
     def diverged(self) -> list[dict[str, Any] | None]:
         """The line that says how a run diverged, if it did."""
         return [lines[-1] if "diverged" in lines[-1] else None for lines in self.records]
+
+    def test(self, field: str) -> list[float]:
+        """What the best model of each run does on the test text, for each run that has one."""
+        return [test[field] for test in self.tests if test]
 
     def best(self, field: str) -> list[float]:
         """A field at the epoch that was best by validation perplexity, for each run that has one."""
@@ -122,14 +130,14 @@ def rows_of(table: Table) -> list[Row]:
 def _nce_rows() -> list[Row]:
     nce = recipe("ptb-nce")
     return [
-        Row(f"nce-unigram-{k}", f"NCE, k = {k}", nce.with_changes(noise_samples=k), PAPER_UNIGRAM[k])
+        Row(f"nce-unigram-{k}", f"NCE, k = {k}", nce.with_changes(noise_samples=k), PAPER_UNIGRAM[k], watched=True)
         for k in PAPER_UNIGRAM
     ]
 
 
 def table1() -> list[Row]:
     """Table 1: training algorithms; then what the paper tells in words; then beyond the paper."""
-    return [Row("ml", "ML", recipe("ptb-ml"), 163.5), *_nce_rows()]
+    return [Row("ml", "ML", recipe("ptb-ml"), 163.5, watched=True), *_nce_rows()]
 
 
 def table2() -> list[Row]:
@@ -171,7 +179,7 @@ def reproduce(
     store = _store(data, out)
     runs = [(row, seed) for row in wanted for seed in range(seeds)]
     clock = _Clock([row.effort for row, _ in runs])
-    results = {row.key: Result(row, [], []) for row in wanted}
+    results = {row.key: Result(row, [], [], []) for row in wanted}
     for number, (row, seed) in enumerate(runs):
         name = f"{row.name}, seed {seed}"
 
@@ -180,10 +188,12 @@ def reproduce(
                 progress(RowProgress(number + 1, len(runs), name, clock.left(number, at), at))
 
         report(None)
-        records = _train(store, out / "runs" / f"{row.key}-seed{seed}", row, seed, threads, report)
+        folder = out / "runs" / f"{row.key}-seed{seed}"
+        records = _train(store, folder, row, seed, threads, report)
         clock.finished(number, records[-1]["seconds"])
         results[row.key].seeds.append(seed)
         results[row.key].records.append(records)
+        results[row.key].tests.append(_test(store, folder, threads))
     return _write(table, list(results.values()), data, out, seeds, complete=not rows)
 
 
@@ -218,11 +228,20 @@ def _train(
     report: Callable[[Progress | None], None],
 ) -> list[dict[str, Any]]:
     """Train one run, or what is left of it, and return its metrics. To diverge is a result, too."""
-    metrics = Metrics(folder / METRICS)
-    config = row.config.with_changes(seed=seed)
+    config, watch = row.config.with_changes(seed=seed), ("test",) if row.watched else ()
     with suppress(DivergedError):
-        train(store, folder, config, threads=threads, resume=True, watch=("test",), progress=report)
-    return metrics.read()
+        train(store, folder, config, threads=threads, resume=True, watch=watch, progress=report)
+    return Metrics(folder / METRICS).read()
+
+
+def _test(store: TokenStore, folder: Path, threads: int | None) -> dict[str, Any] | None:
+    """Evaluate the best model of a finished run on the test text, once; None if it diverged before there was one."""
+    if not (folder / MODEL).exists():
+        return None
+    if not (folder / TEST).exists():
+        test = LanguageModel.load(folder, threads).evaluate_split(store, "test")
+        write_json(folder / TEST, {"format": "ncelm-evaluation", "version": 1, **test.as_dict()})
+    return read_json(folder / TEST, "evaluation", "ncelm-evaluation", 1)
 
 
 class _Clock:
@@ -288,11 +307,11 @@ def _summary(result: Result, results: list[Result]) -> dict[str, Any]:
         "k": None if exact else k,
         "paper": row.paper,
         "seeds": result.seeds,
-        "test_perplexity": _mean_and_deviation(result.best("test_perplexity")),
-        "test_perplexities": result.best("test_perplexity"),
+        "test_perplexity": _mean_and_deviation(result.test("perplexity")),
+        "test_perplexities": result.test("perplexity"),
         "valid_perplexity": _mean_and_deviation(result.best("valid_perplexity")),
-        "log_z": _mean_and_deviation(result.best("valid_log_z_mean")),
-        "log_z_std": _mean_and_deviation(result.best("valid_log_z_std")),
+        "log_z": _mean_and_deviation(result.test("log_z_mean")),
+        "log_z_std": _mean_and_deviation(result.test("log_z_std")),
         "epochs": result.epochs,
         "seconds": result.seconds,
         "words_per_second": result.words_per_second,
@@ -342,13 +361,13 @@ def _plots(table: Table, results: list[Result], out: Path) -> list[str]:
         if made:
             drawn.append(name)
 
-    curves = {r.row.name: _curve(r, "seconds", "test_perplexity") for r in results if r.best("test_perplexity")}
+    curves = {r.row.name: _curve(r, "seconds", "valid_perplexity") for r in results if r.best("valid_perplexity")}
     if curves:
         name = f"{table}-time.png"
-        keep(name, plots.perplexity_against_time(out / name, curves, "test", TARGET))
+        keep(name, plots.perplexity_against_time(out / name, curves, "validation"))
     by_noise: dict[str, list[Result]] = {}
     for result in results:
-        if result.row.part == "paper" and result.row.config.estimator == "nce" and result.best("test_perplexity"):
+        if result.row.part in ("paper", "bigram") and result.row.config.estimator == "nce" and result.tests[0]:
             by_noise.setdefault(f"{result.row.config.noise} noise", []).append(result)
     if by_noise:
         name = f"{table}-samples.png"
@@ -384,7 +403,7 @@ def _curve(result: Result, x: str, y: str) -> plots.Curve:
 
 def _by_samples(group: list[Result], paper: bool) -> plots.Curve:
     chosen = [r for r in group if r.row.paper is not None or not paper]
-    perplexities = [r.row.paper if paper else statistics.fmean(r.best("test_perplexity")) for r in chosen]
+    perplexities = [r.row.paper if paper else statistics.fmean(r.test("perplexity")) for r in chosen]
     return [r.row.config.noise_samples for r in chosen], [p for p in perplexities if p is not None]
 
 
