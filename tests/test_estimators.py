@@ -155,10 +155,10 @@ def test_importance_sampling_in_log_space_has_no_overflow():
     assert sizes[0] == 1.0
     coefficients = np.empty(3, np.float32)
     scores, noise = np.array([0.0, 5000.0, 4000.0], np.float32), np.full(3, -10.0, np.float32)
-    objective, effective, largest = kernels.importance_coefficients(scores, noise, coefficients)
+    objective, effective, largest, heaviest = kernels.importance_coefficients(scores, noise, coefficients)
     assert objective == pytest.approx(-losses[0])
     assert coefficients.tolist() == [1.0, -1.0, 0.0]
-    assert (effective, largest) == (1.0, 5010.0)
+    assert (effective, largest, heaviest) == (1.0, 5010.0, 1)
 
 
 def test_compiled_importance_sampling_agrees(case):
@@ -166,7 +166,7 @@ def test_compiled_importance_sampling_agrees(case):
     for e in range(B):
         words = np.append(case["targets"][e], case["samples"][e])
         coefficients = np.empty(K + 1, np.float32)
-        objective, effective, largest = kernels.importance_coefficients(
+        objective, effective, largest, heaviest = kernels.importance_coefficients(
             case["scores"][e, words].astype(np.float32), np.log(case["noise"][words]).astype(np.float32), coefficients
         )
         assert -objective == pytest.approx(losses[e], rel=1e-5)
@@ -174,6 +174,7 @@ def test_compiled_importance_sampling_agrees(case):
         assert effective == pytest.approx(sizes[e], rel=1e-5)
         log_v = case["scores"][e, words[1:]] - np.log(case["noise"][words[1:]])
         assert largest == pytest.approx(log_v.max(), rel=1e-5)
+        assert log_v[heaviest - 1] == log_v.max()
 
 
 def test_a_unigram_model_learned_by_importance_sampling_from_the_unigram_does_not_diverge():

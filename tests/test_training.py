@@ -290,9 +290,13 @@ def test_importance_sampling_that_diverges_says_which_weights_did_it(store, tmp_
     with pytest.raises(DivergedError, match=r"worse than if all|not a number"):
         train(store, tmp_path / "run", estimator="importance", epochs=20, **options)
     record = run.Metrics(tmp_path / "run" / run.METRICS).read()[-1]
-    assert record["step"] > 0
-    assert len(record["largest_weights"]) == 5
-    assert set(record["largest_weights"][0]) == {"context", "word", "log_weight", "share"}
+    last = record["last_weights"]
+    assert 1 <= len(last) <= 5
+    assert last[-1]["step"] <= record["step"]
+    assert last[-1]["word"] in store.vocabulary
+    assert len(last[-1]["context"]) == 2
+    assert 0 < last[-1]["share"] <= 1
+    assert max(line["largest_log_weight"] for line in last) <= record["largest_log_weight"]
     assert record["weights"]
 
 

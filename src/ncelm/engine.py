@@ -1,7 +1,7 @@
 """The workbench of training: the buffers that the compiled kernels share, and one call to run many minibatches."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -113,6 +113,18 @@ class Sizes:
         )
 
 
+class Weights(NamedTuple):
+    """How importance sampling fared in one minibatch."""
+
+    effective_samples: float  # of an example, mean
+    least_effective_samples: float
+    samples: float  # drawn for an example, mean
+    largest_log_weight: float  # log v …
+    share: float  # … what part of the sum of its example's weights that is …
+    word: int  # … whose …
+    context: list[int]  # … and where
+
+
 class Engine:
     """Runs minibatches of one training split through the kernels, with all threads."""
 
@@ -162,22 +174,25 @@ class Engine:
         if steps > self.sizes.planned:  # compiled code would write beyond its buffers
             raise ValueError(f"{steps} minibatches at once, but there is room for {self.sizes.planned}")
         self.work.losses[:] = 0.0
-        self.work.weights[:] = (0.0, np.inf, -np.inf, 0.0)
+        self.work.weights[:] = (0.0, np.inf, 0.0, -np.inf, 0.0, 0.0, 0.0)
         constant_rates = table_rates if constant_rates is None else constant_rates
         arguments = self._arguments(epoch, step, table_rates, matrix_rates, constant_rates)
         self.team.run(self.kernel, 1 + kernels.PHASES * steps, *arguments)
         self.steps_run = steps
         return self.work.losses[:steps].sum(axis=1)
 
-    def weights(self, row: int) -> tuple[float, float, float, float]:
-        """Importance sampling, the row-th minibatch of the last call: effective sample sizes, their mean and least;
-        the largest log weight; samples drawn for an example, their mean."""
+    def weights(self, row: int) -> Weights:
+        """The importance weights of the row-th minibatch of the last call."""
         blocks, size = self.work.weights[row], int(self.plan.sizes[row])
-        return (
-            float(blocks[:, 0].sum()) / size,
-            float(blocks[:, 1].min()),
-            float(blocks[:, 2].max()),
-            float(blocks[:, 3].sum()) / size,
+        log_weight, share, word, example = blocks[blocks[:, 3].argmax(), 3:]
+        return Weights(
+            effective_samples=float(blocks[:, 0].sum()) / size,
+            least_effective_samples=float(blocks[:, 1].min()),
+            samples=float(blocks[:, 2].sum()) / size,
+            largest_log_weight=float(log_weight),
+            share=float(share),
+            word=int(word),
+            context=self.plan.contexts[row, int(example)].tolist(),
         )
 
     def _arguments(
@@ -265,7 +280,7 @@ def _work(sizes: Sizes) -> kernels.Work:
         target_gradients=floats(sizes.target_groups if sizes.shared else 0, d),
         context_gradients=floats(shared_contexts, d),
         losses=np.zeros((sizes.planned, example_blocks)),
-        weights=np.zeros((sizes.planned, example_blocks, 4)),
+        weights=np.zeros((sizes.planned, example_blocks, 7)),
         constant_gradients=floats(B if sizes.numbered_words else 0),
         noise_rows=floats(sizes.shared_samples, d),
         noise_shifts=floats(sizes.shared_samples),

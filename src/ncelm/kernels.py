@@ -635,7 +635,7 @@ class Work(NamedTuple):
     target_gradients: np.ndarray  # shared tables only: dJ/dq_w, (groups, d)
     context_gradients: np.ndarray  # shared tables and diagonal matrices only: dJ/dr_w, (groups, d)
     losses: np.ndarray  # (G, blocks) float64: the objective, summed over a block of examples
-    weights: np.ndarray  # (G, blocks, 4) float64: importance weights of a block of examples, see _importance_example
+    weights: np.ndarray  # (G, blocks, 7) float64: importance weights of a block of examples, see _importance_example
     constant_gradients: np.ndarray  # dJ/dc_h, (B,)
     noise_rows: np.ndarray  # shared noise only: q_w of the noise words, (K, d) …
     noise_shifts: np.ndarray  # … their b_w − log(k·Pn(w)), (K,) …
@@ -890,11 +890,13 @@ def family_coefficients(member, scores, log_k_noise, coefficients):
 def importance_coefficients(scores, log_noise, coefficients):
     """Importance sampling (Eq. 5), in log-space: the estimated log P(w|h), its derivatives, and how far to trust them.
 
-    Target first, then the samples. Returns also the effective sample size (Σv)² / Σv² and the largest log v.
+    Target first, then the samples. Returns also the effective sample size (Σv)² / Σv², the largest log v and whose.
     """
-    largest, n = -np.inf, coefficients.size - 1
+    largest, heaviest, n = -np.inf, 1, coefficients.size - 1
     for j in range(1, n + 1):
-        largest = max(largest, np.float64(scores[j] - log_noise[j]))
+        log_v = np.float64(scores[j] - log_noise[j])
+        if log_v > largest:
+            largest, heaviest = log_v, j
     total, squares = 0.0, 0.0
     for j in range(1, n + 1):
         v = np.exp(np.float64(scores[j] - log_noise[j]) - largest)
@@ -904,7 +906,7 @@ def importance_coefficients(scores, log_noise, coefficients):
     coefficients[0] = np.float32(1.0)
     for j in range(1, n + 1):
         coefficients[j] /= np.float32(total)
-    return scores[0] - (largest + np.log(total) - np.log(n)), total * total / squares, largest
+    return scores[0] - (largest + np.log(total) - np.log(n)), total * total / squares, largest, heaviest
 
 
 @compiled
@@ -924,21 +926,24 @@ def _score_samples(e, row, first, last, plan, noise, theta, work, scores, log_k_
 def _importance_example(e, row, plan, noise, method, theta, work, scores, log_k_noise, coefficients, weights):
     """Importance sampling for one example: as many samples as it takes to reach the wanted effective number.
 
-    weights (4,) gathers the sum of the effective sample sizes, the smallest, the largest log v and all samples used.
+    `weights` gathers the sum of the effective sample sizes, the smallest, the number of samples used, the largest
+    log v, and whose that is: its share of the sum of the weights, the word, the example.
     """
     used, most = 0, coefficients.size - 1
     while True:
         more = min(used + method.first_samples, most)
         _score_samples(e, row, used + (used > 0), more + 1, plan, noise, theta, work, scores, log_k_noise)
         used = more
-        objective, effective, largest = importance_coefficients(scores, log_k_noise, coefficients[: used + 1])
+        objective, effective, largest, heaviest = importance_coefficients(scores, log_k_noise, coefficients[: used + 1])
         if effective >= method.effective_samples or used == most:
             break
     coefficients[used + 1 :] = np.float32(0.0)
     weights[0] += effective
     weights[1] = min(weights[1], effective)
-    weights[2] = max(weights[2], largest + noise.log_k)
-    weights[3] += used
+    weights[2] += used
+    if largest + noise.log_k > weights[3]:
+        weights[3] = largest + noise.log_k
+        weights[4], weights[5], weights[6] = -coefficients[heaviest], plan.words[row, e, heaviest], e
     return objective - noise.log_k
 
 

@@ -342,8 +342,8 @@ def _constants(result: Result) -> dict[str, Any] | None:
 def _run_summary(seed: int, lines: list[dict[str, Any]]) -> dict[str, Any]:
     """How one run ended."""
     last = lines[-1]
-    fields = ("epoch", "step", "diverged", "effective_samples", "least_effective_samples", "largest_log_weight",
-              "samples", "largest_weights")  # fmt: skip
+    fields = ("epoch", "step", "diverged", "best_epoch", "effective_samples", "least_effective_samples", "largest_log_weight",
+              "samples", "last_weights")  # fmt: skip
     return {"seed": seed, **{name: last[name] for name in fields if name in last}}
 
 
@@ -542,24 +542,24 @@ def _constants_table(rows: list[dict[str, Any]]) -> str:
 
 
 def _importance_table(rows: list[dict[str, Any]]) -> str:
-    head = ("run", "seed", "outcome", "effective samples, mean (least)", "samples drawn", "largest weight",
-            "whose", "test perplexity of the best epoch before")  # fmt: skip
+    head = ("run", "seed", "outcome", "effective samples (least)", "of", "largest weight", "in the last minibatch",
+            "test perplexity of the best epoch")  # fmt: skip
     body = []
     for row in rows:
         perplexities = iter(row["test_perplexities"])
         for run in row["runs"]:
-            kept = run["epoch"] > 1 or "diverged" not in run
-            top = (run.get("largest_weights") or [None])[0]
+            diverged, last = "diverged" in run, (run.get("last_weights") or [None])[-1]
             body.append([
                 row["name"],
                 str(run["seed"]),
-                f"diverged in epoch {run['epoch']}, step {run['step']}: {run['diverged']}" if "diverged" in run
+                f"diverged in epoch {run['epoch']}, step {run['step']}: {run['diverged']}" if diverged
                 else f"did not diverge in {run['epoch']} epochs",
                 f"{_or_dash(run.get('effective_samples'))} ({_or_dash(run.get('least_effective_samples'))})",
                 _or_dash(run.get("samples"), ".0f"),
-                f"e^{run['largest_log_weight']:.1f}" if run.get("largest_log_weight") is not None else "–",
-                f"{top['word']} after {' '.join(top['context'])} ({100 * (top['share'] or 0):.0f} %)" if top else "–",
-                _or_dash(next(perplexities, None) if kept else None),
+                f"e^{run['largest_log_weight']:.1f}" if "largest_log_weight" in run else "–",
+                f"e^{last['largest_log_weight']:.1f}, {100 * last['share']:.0f} % of its sum: *{last['word']}* after "
+                f"*{' '.join(last['context'])}*" if last else "–",
+                _or_dash(next(perplexities, None) if run["best_epoch"] else None),
             ])  # fmt: skip
     return _lines(head, body)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from ncelm import __version__, evaluate, kernels, run
 from ncelm.corpus import TokenStore
-from ncelm.engine import NO_CONSTANTS, NO_NUMBERS, Engine, Sizes, corpus_view, number_contexts
+from ncelm.engine import NO_CONSTANTS, NO_NUMBERS, Engine, Sizes, Weights, corpus_view, number_contexts
 from ncelm.errors import DivergedError, NcelmError
 from ncelm.estimators import Member
 from ncelm.files import new_folder, only_process, write_json
@@ -210,7 +210,7 @@ class _State:
     metrics_bytes: int = 0
     finished: bool = False
     # importance sampling, every so many steps of this epoch: first step, steps, and over these steps the sum of
-    # effective sample sizes, the least, the largest log weight, the sum of samples drawn
+    # effective sample sizes, the least, the sum of samples drawn, the largest log weight
     weights: list[list[float]] = field(default_factory=list)
 
     def is_possible(self, epochs: int, steps_per_epoch: int) -> bool:
@@ -300,6 +300,7 @@ class _Training:
         self.state = _State(rate=config.learning_rate)
         self.metrics = run.Metrics(out / run.METRICS)
         self.model: LogBilinear
+        self.last_weights: list[tuple[int, Weights]] = []  # of the last few minibatches, by step
 
     def _check_memory(self) -> None:
         """Better to say so now than to be killed later."""
@@ -470,10 +471,13 @@ class _Training:
             for loss in losses:  # one by one: the sum must not depend on how many ran together
                 state.loss_sum += float(loss)
             state.step += n
-            if not math.isfinite(state.loss_sum):
-                self._diverged("the training loss is not a number any more", engine)
             if self.config.estimator == "importance":
-                self._watch_weights(engine, team, state.step - n, n)
+                self._note_weights(engine, losses)
+            if not math.isfinite(state.loss_sum):
+                state.step += int(np.flatnonzero(~np.isfinite(losses))[0]) - n
+                self._diverged("the training loss is not a number any more")
+            if self.config.estimator == "importance":
+                self._look_astray(engine, team, n)
             self._report(None)
             if interrupted.is_set():
                 self._checkpoint()
@@ -561,17 +565,31 @@ class _Training:
     def _interrupted(self) -> NoReturn:
         raise KeyboardInterrupt(f"stopped by Ctrl-C; a checkpoint is in {self.out}: go on with --resume")
 
-    def _watch_weights(self, engine: Engine, team: Team, first: int, n: int) -> None:
-        """Importance sampling: keep account of the weights, and now and then of what they have done to the model."""
-        state = self.state
-        every = -(-engine.steps_per_epoch // WEIGHTS_PER_EPOCH)
-        for row in range(n):
-            mean, least, largest, samples = engine.weights(row)
-            if len(state.weights) <= (first + row) // every:
-                state.weights.append([first + row, 0, 0.0, least, largest, 0.0])
+    def _note_weights(self, engine: Engine, losses: np.ndarray) -> None:
+        """Importance sampling: keep account of the weights of the minibatches that have just run."""
+        state, every = self.state, self._steps_between_looks(engine)
+        for row in range(int(np.isfinite(losses).cumprod().sum())):  # those before anything went wrong
+            step, weights = state.step - len(losses) + row, engine.weights(row)
+            if len(state.weights) <= step // every:
+                least, largest = weights.least_effective_samples, weights.largest_log_weight
+                state.weights.append([step, 0, 0.0, least, 0.0, largest])
             line = state.weights[-1]
-            line[1:] = [line[1] + 1, line[2] + mean, min(line[3], least), max(line[4], largest), line[5] + samples]
-        if (first + n) // every == first // every:
+            line[1:] = [
+                line[1] + 1,
+                line[2] + weights.effective_samples,
+                min(line[3], weights.least_effective_samples),
+                line[4] + weights.samples,
+                max(line[5], weights.largest_log_weight),
+            ]
+            self.last_weights = [*self.last_weights[-4:], (step, weights)]
+
+    def _steps_between_looks(self, engine: Engine) -> int:
+        return -(-engine.steps_per_epoch // WEIGHTS_PER_EPOCH)
+
+    def _look_astray(self, engine: Engine, team: Team, n: int) -> None:
+        """Importance sampling: see now and then whether the model is still one."""
+        state, every = self.state, self._steps_between_looks(engine)
+        if state.step // every == (state.step - n) // every:
             return
         split = self.store.split("valid" if "valid" in self.store.splits else "train")
         corpus = corpus_view(split, self.store, self.config.model.context)
@@ -580,10 +598,10 @@ class _Training:
             perplexity = float(np.exp(np.mean(log_z - scores)))
         if not perplexity < self.sizes.vocabulary:  # not so for NaN either
             self._diverged(
-                f"perplexity is {perplexity:.4g}, worse than if all {self.sizes.vocabulary:,} words were alike", engine
+                f"perplexity is {perplexity:.4g}, worse than if all {self.sizes.vocabulary:,} words were alike"
             )
 
-    def _diverged(self, what: str, engine: Engine | None = None) -> NoReturn:
+    def _diverged(self, what: str) -> NoReturn:
         """Write down what happened, as the last line of the metrics, and end the run."""
         state = self.state
         record: dict[str, Any] = {
@@ -596,8 +614,19 @@ class _Training:
         }
         if state.weights:
             record |= _weights_record(state.weights)
-        if engine and self.config.estimator == "importance":
-            record["largest_weights"] = self._largest_weights(engine)
+        if self.last_weights:
+            spell = [*self.store.vocabulary.words, "<s>"]  # the out-of-sentence word comes last
+            record["last_weights"] = [
+                {
+                    "step": step,
+                    "effective_samples": weights.effective_samples,
+                    "largest_log_weight": weights.largest_log_weight,
+                    "share": weights.share,
+                    "word": spell[weights.word],
+                    "context": [spell[word] for word in weights.context],
+                }
+                for step, weights in self.last_weights
+            ]
         self.metrics.add(record)
         raise DivergedError(self._divergence(record))
 
@@ -613,29 +642,6 @@ class _Training:
             f"{self.metrics.path}, and train again with another --out and a lower --learning-rate than "
             f"{self.config.learning_rate:g}"
         )
-
-    def _largest_weights(self, engine: Engine, count: int = 5) -> list[dict[str, Any]]:
-        """The largest importance weights of the last minibatch: which words, where, and what share of the sum."""
-        row = engine.steps_run - 1
-        size = int(engine.plan.sizes[row])
-        contexts, words = engine.plan.contexts[row, :size], engine.plan.words[row, :size, 1:]  # (B, c), (B, k)
-        used = engine.work.coefficients[: size * engine.sizes.samples].reshape(size, -1)[:, 1:] < 0.0  # (B, k)
-        noise = (engine.plan.log_k_noise[row, :size, 1:] if engine.plan.log_k_noise.size
-                 else engine.noise.log_k_probability[words])  # fmt: skip
-        log_v = np.take_along_axis(self.model.scores(contexts), words, axis=1) - noise + engine.noise.log_k  # (B, k)
-        log_v = np.where(used & np.isfinite(log_v), log_v, -np.inf)
-        shares = np.exp(log_v - np.logaddexp.reduce(log_v, axis=1, keepdims=True))
-        spell = [*self.store.vocabulary.words, "<s>"]
-        largest = np.argsort(log_v, axis=None)[::-1][:count]
-        return [
-            {
-                "context": [spell[word] for word in contexts[e]],
-                "word": spell[words[e, j]],
-                "log_weight": _number(log_v[e, j]),
-                "share": _number(shares[e, j]),
-            }
-            for e, j in zip(*np.unravel_index(largest, log_v.shape), strict=True)
-        ]
 
     def _checkpoint(self) -> None:
         arrays = self.model.arrays() | {f"squares.{name}": array for name, array in self.squares.items()}
@@ -663,22 +669,17 @@ class _Training:
         )
 
 
-def _number(value: float) -> float | None:
-    """For JSON, which has no NaN and no infinity."""
-    return float(value) if math.isfinite(value) else None
-
-
 def _weights_record(lines: list[list[float]]) -> dict[str, Any]:
     """The importance weights of an epoch so far: summed up, and as a trace."""
     steps = sum(line[1] for line in lines)
     return {
-        "effective_samples": _number(sum(line[2] for line in lines) / steps),
-        "least_effective_samples": _number(min(line[3] for line in lines)),
-        "largest_log_weight": _number(max(line[4] for line in lines)),
-        "samples": _number(sum(line[5] for line in lines) / steps),
+        "effective_samples": sum(line[2] for line in lines) / steps,
+        "least_effective_samples": min(line[3] for line in lines),
+        "samples": sum(line[4] for line in lines) / steps,
+        "largest_log_weight": max(line[5] for line in lines),
         "weights": [
-            [first, *(_number(x) for x in (effective / n, least, largest, samples / n))]
-            for first, n, effective, least, largest, samples in lines
+            [first, effective / n, least, samples / n, largest]
+            for first, n, effective, least, samples, largest in lines
         ],
     }
 
