@@ -342,8 +342,8 @@ def _constants(result: Result) -> dict[str, Any] | None:
 def _run_summary(seed: int, lines: list[dict[str, Any]]) -> dict[str, Any]:
     """How one run ended."""
     last = lines[-1]
-    fields = ("epoch", "step", "diverged", "best_epoch", "effective_samples", "least_effective_samples", "largest_log_weight",
-              "samples", "last_weights")  # fmt: skip
+    fields = ("epoch", "step", "diverged", "best_epoch", "effective_samples", "least_effective_samples", "samples",
+              "largest_log_weight", "last_weights")  # fmt: skip
     return {"seed": seed, **{name: last[name] for name in fields if name in last}}
 
 
