@@ -16,6 +16,7 @@ from typing import Any, Literal
 from ncelm import plots, reference
 from ncelm.corpus import TokenStore
 from ncelm.errors import DivergedError, NcelmError
+from ncelm.estimators import Member
 from ncelm.files import read_json, write_errors, write_json, write_whole
 from ncelm.language_model import LanguageModel
 from ncelm.machine import surroundings
@@ -118,6 +119,7 @@ def _time_to(lines: list[dict[str, Any]], perplexity: float) -> float | None:
 
 # -- the rows ----------------------------------------------------------------------------------------------------------
 
+BIGRAM_SMOOTHING = 1000.0  # chosen on validation perplexity among 10 and 1,000
 PAPER_UNIGRAM = {1: 192.5, 5: 172.6, 25: 163.1, 100: 159.1}
 PAPER_UNIFORM = {1: 291.0, 5: 233.7, 25: 195.1, 100: 173.2}
 
@@ -130,19 +132,76 @@ def rows_of(table: Table) -> list[Row]:
 def _nce_rows() -> list[Row]:
     nce = recipe("ptb-nce")
     return [
-        Row(f"nce-unigram-{k}", f"NCE, k = {k}", nce.with_changes(noise_samples=k), PAPER_UNIGRAM[k], watched=True)
-        for k in PAPER_UNIGRAM
+        Row(f"nce-unigram-{k}", f"NCE, k = {k}", nce.with_changes(noise_samples=k), paper, watched=True)
+        for k, paper in PAPER_UNIGRAM.items()
+    ]
+
+
+def _importance_rows() -> list[Row]:
+    """Importance sampling at NCE's learning rate and at a tenth of it; as many samples as NCE, more, and adaptive."""
+    nce = recipe("ptb-nce").with_changes(estimator="importance", epochs=4)
+    adaptive = {"noise_samples": 100, "effective_samples": 100.0, "max_samples": 1000}
+    kinds: dict[str, dict[str, Any]] = {
+        "k = 25": {"noise_samples": 25},
+        "k = 100": {"noise_samples": 100},
+        "100 effective samples, at most 1,000": adaptive,
+        "k = 100, bigram proposal": {"noise_samples": 100, "noise": "bigram"},
+    }
+    return [
+        Row(
+            f"importance-{number}-rate{rate:g}",
+            f"IS, {name}, rate {rate:g}",
+            nce.with_changes(learning_rate=rate, **changes),
+            part="importance",
+        )
+        for rate in (nce.learning_rate, nce.learning_rate / 10)
+        for number, (name, changes) in enumerate(kinds.items())
     ]
 
 
 def table1() -> list[Row]:
     """Table 1: training algorithms; then what the paper tells in words; then beyond the paper."""
-    return [Row("ml", "ML", recipe("ptb-ml"), 163.5, watched=True), *_nce_rows()]
+    nce = recipe("ptb-nce")
+    family: tuple[Member, ...] = ("root", "square")
+    return [
+        Row("ml", "ML", recipe("ptb-ml"), 163.5, watched=True),
+        *_nce_rows(),
+        Row("nce-learned-25", "NCE, k = 25", nce.with_changes(constants="learned"), part="constants"),
+        *_importance_rows(),
+        Row("fast", "`ptb-fast`: two epochs of Adagrad, k = 50", recipe("ptb-fast"), part="beyond", watched=True),
+        Row("shared", "`ptb-shared`: 1,000 noise words shared by a minibatch", recipe("ptb-shared"), part="beyond"),
+        Row("best", "`ptb-best`: the same with dropout and a penalty", recipe("ptb-best"), part="beyond"),
+        *(
+            Row(
+                f"family-{member}-25",
+                f"family of NCE: {member}, k = 25",
+                nce.with_changes(estimator="family", member=member),
+                part="beyond",
+            )
+            for member in family
+        ),
+    ]
 
 
 def table2() -> list[Row]:
     """Table 2: kinds of noise, and how much of it."""
-    return _nce_rows()
+    nce = recipe("ptb-nce")
+    return [
+        *_nce_rows(),
+        *(
+            Row(f"nce-uniform-{k}", f"NCE, uniform, k = {k}", nce.with_changes(noise="uniform", noise_samples=k), paper)
+            for k, paper in PAPER_UNIFORM.items()
+        ),
+        *(
+            Row(
+                f"nce-bigram-{k}",
+                f"NCE, bigram, k = {k}",
+                nce.with_changes(noise="bigram", noise_samples=k, bigram_smoothing=BIGRAM_SMOOTHING),
+                part="bigram",
+            )
+            for k in (1, 5, 25)
+        ),
+    ]
 
 
 # -- training them -----------------------------------------------------------------------------------------------------
@@ -556,8 +615,8 @@ def _importance_table(rows: list[dict[str, Any]]) -> str:
                 else f"did not diverge in {run['epoch']} epochs",
                 f"{_or_dash(run.get('effective_samples'))} ({_or_dash(run.get('least_effective_samples'))})",
                 _or_dash(run.get("samples"), ".0f"),
-                f"e^{run['largest_log_weight']:.1f}" if "largest_log_weight" in run else "–",
-                f"e^{last['largest_log_weight']:.1f}, {100 * last['share']:.0f} % of its sum: *{last['word']}* after "
+                f"e^{run['largest_log_weight']:.3g}" if "largest_log_weight" in run else "–",
+                f"e^{last['largest_log_weight']:.3g}, {100 * last['share']:.0f} % of its sum: *{last['word']}* after "
                 f"*{' '.join(last['context'])}*" if last else "–",
                 _or_dash(next(perplexities, None) if run["best_epoch"] else None),
             ])  # fmt: skip
