@@ -305,7 +305,7 @@ def test_importance_sampling_that_diverges_says_which_weights_did_it(store, tmp_
     [
         {"constants": "learned", "noise": "bigram"},
         {"estimator": "importance", "effective_samples": 4.0, "max_samples": 20, "learning_rate": 0.02},
-        {"shared_noise": True, "dropout": 0.1, "word_dropout": 0.1},
+        {"shared_noise": True, "dropout": 0.1},
     ],
     ids=lambda options: "-".join(options),
 )
@@ -426,8 +426,8 @@ def test_halving_needs_a_validation_split(tmp_path):
         ("noise_samples", 0), ("epochs", 0), ("batch_size", 0), ("learning_rate", 0.0), ("learning_rate", float("nan")),
         ("seed", -1), ("penalty", -1.0), ("dim", 0), ("context", -1), ("context", 0), ("patience", 0), ("spread", -0.1),
         ("dim", 3.0), ("batch_size", 10.5), ("shared_tables", "no"), ("learning_rate", 1e300), ("noise_power", 1000.0),
-        ("estimator", "is"), ("noise", "trigram"), ("dropout", 1.0), ("word_dropout", -0.1), ("bigram_smoothing", 0.0),
-        ("member", "cube"), ("constants", "free"), ("constant_rate", -1.0), ("max_samples", 0),
+        ("estimator", "is"), ("noise", "trigram"), ("dropout", 1.0), ("bigram_smoothing", 0.0),
+        ("member", "cube"), ("constants", "free"), ("max_samples", 0),
         ("effective_samples", -1.0), ("optimizer", "adam"), ("schedule", "cosine"), ("matrices", "none"),
     ],
 )  # fmt: skip

@@ -153,7 +153,7 @@ class Engine:
             self.kernel = kernels.ml_steps if sizes.exact else kernels.shared_noise_steps
         # compile (once a machine) before anything is timed, in this thread, so that Ctrl-C is heard
         nothing = np.empty(0)
-        arguments = self._arguments(0, 0, nothing, nothing, nothing)
+        arguments = self._arguments(0, 0, nothing, nothing)
         self.kernel(0, 1, np.zeros(kernels.SYNC_STRIDE, np.int64), *arguments)
 
     @property
@@ -161,22 +161,14 @@ class Engine:
         """Minibatches that cover the training split once; the last may be smaller."""
         return -(-self.corpus.ids.size // self.sizes.batch)
 
-    def run(
-        self,
-        epoch: int,
-        step: int,
-        table_rates: np.ndarray,
-        matrix_rates: np.ndarray,
-        constant_rates: np.ndarray | None = None,
-    ) -> np.ndarray:
+    def run(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray) -> np.ndarray:
         """Train on the minibatches step, step + 1, … of an epoch, one for each rate; return the loss of each."""
         steps = len(table_rates)
         if steps > self.sizes.planned:  # compiled code would write beyond its buffers
             raise ValueError(f"{steps} minibatches at once, but there is room for {self.sizes.planned}")
         self.work.losses[:] = 0.0
         self.work.weights[:] = (0.0, np.inf, 0.0, -np.inf, 0.0, 0.0, 0.0)
-        constant_rates = table_rates if constant_rates is None else constant_rates
-        arguments = self._arguments(epoch, step, table_rates, matrix_rates, constant_rates)
+        arguments = self._arguments(epoch, step, table_rates, matrix_rates)
         self.team.run(self.kernel, 1 + kernels.PHASES * steps, *arguments)
         self.steps_run = steps
         return self.work.losses[:steps].sum(axis=1)
@@ -195,9 +187,7 @@ class Engine:
             context=self.plan.contexts[row, int(example)].tolist(),
         )
 
-    def _arguments(
-        self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray, constant_rates: np.ndarray
-    ) -> tuple[Any, ...]:
+    def _arguments(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray) -> tuple[Any, ...]:
         """What the kernels take, after thread, threads and sync."""
         return (
             self.corpus,
@@ -214,12 +204,7 @@ class Engine:
             self.squares,
             self.constants,
             self.work,
-            kernels.Rates(
-                table_rates.astype(np.float32),
-                matrix_rates.astype(np.float32),
-                constant_rates.astype(np.float32),
-                np.float32(self.penalty),
-            ),
+            kernels.Rates(table_rates.astype(np.float32), matrix_rates.astype(np.float32), np.float32(self.penalty)),
             self.sizes.shared,
         )
 

@@ -436,7 +436,6 @@ class Method(NamedTuple):
     first_samples: int  # importance sampling: so many samples at first …
     effective_samples: float  # … and more until their effective number is this
     dropout: float
-    word_dropout: float
 
 
 class Constants(NamedTuple):
@@ -548,12 +547,11 @@ class Plan(NamedTuple):
     target_rows: np.ndarray  # (G, B (k + 1))
 
 
-OTHER_DRAWS = 1 << 40  # counters of a stream below this draw noise words …
-DROPOUT_DRAWS = 1 << 41  # … from here on numbers to leave out, and between both words to replace
+DROPOUT_DRAWS = 1 << 40  # counters of a stream below this draw noise words, from here on numbers to leave out
 
 
 @compiled
-def _plan_minibatch(corpus, noise, method, seed, epoch, step, first, size, row, plan, diagonal, scratch, spare):
+def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, diagonal, scratch, spare):
     """Choose the examples of one minibatch, draw their noise, and group everything by word."""
     contexts, words = plan.contexts[row, :size], plan.words[row]
     samples, c = words.shape[1], contexts.shape[1]
@@ -576,8 +574,6 @@ def _plan_minibatch(corpus, noise, method, seed, epoch, step, first, size, row, 
                 words[e, j] = draw_follower(draw(key, 2 * j - 2), draw(key, 2 * j - 1), before, noise)
             for j in range(samples):
                 plan.log_k_noise[row, e, j] = log_k_follower(before, words[e, j], noise)
-        if method.word_dropout > 0.0:
-            _replace_words(contexts[e], key, method.word_dropout, noise)
     shared_samples = words.shape[0] - plan.contexts.shape[1]
     if shared_samples:
         key = stream_key(seed, step, -2)
@@ -610,15 +606,6 @@ def _plan_minibatch(corpus, noise, method, seed, epoch, step, first, size, row, 
         )  # fmt: skip
 
 
-@compiled
-def _replace_words(context, key, probability, noise):
-    """Replace each word of a context, with this probability, by one drawn from the noise (Xie et al. 2017)."""
-    for i in range(context.size):
-        bits = draw(key, OTHER_DRAWS + 2 * i)
-        if np.float64(bits >> np.uint64(11)) * 2.0**-53 < probability:
-            context[i] = draw_word(draw(key, OTHER_DRAWS + 2 * i + 1), noise.threshold, noise.alias)
-
-
 # -- one minibatch, phase by phase -----------------------------------------------------------------------------------
 
 
@@ -646,9 +633,8 @@ class Work(NamedTuple):
 class Rates(NamedTuple):
     """How far an update goes. One entry for each minibatch."""
 
-    table: np.ndarray  # (G,) float32: word vectors and biases
+    table: np.ndarray  # (G,) float32: word vectors, biases and learned constants
     matrix: np.ndarray  # (G,) float32: context matrices
-    constant: np.ndarray  # (G,) float32: learned normalising constants
     penalty: np.float32  # λ: λ·row is taken from the gradient of each touched row
 
 
@@ -984,7 +970,7 @@ def _update_constants(row, plan, constants, work, rates):
         for e in range(plan.sizes[row]):
             _update_bias(
                 constants.values, constants.squares, plan.constants[row, e], work.constant_gradients[e],
-                rates.constant[row],
+                rates.table[row],
             )  # fmt: skip
 
 
@@ -1013,9 +999,8 @@ PHASES = 5  # of a minibatch; planning, for all minibatches of a call, comes bef
 
 @compiled
 def _plan_phase(
-    thread, threads, sync, corpus, noise, method, seed, epoch, first_step, steps, batch, first_example,
-    plan, theta, work,
-):  # fmt: skip
+    thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
+):
     """Plan all minibatches of the call, a minibatch to a work item."""
     matrices = theta.matrices
     scratch = np.zeros(theta.context_vectors.shape[0], np.int32)
@@ -1028,9 +1013,8 @@ def _plan_phase(
         first = first_example + row * batch
         size = min(batch, corpus.ids.size - first)
         _plan_minibatch(
-            corpus, noise, method, seed, epoch, first_step + row, first, size, row, plan, matrices.ndim == 2,
-            scratch, spare,
-        )  # fmt: skip
+            corpus, noise, seed, epoch, first_step + row, first, size, row, plan, matrices.ndim == 2, scratch, spare
+        )
         row = _take_item(sync, 0)
     _wait_for_all(sync, 0, threads)
 
@@ -1101,9 +1085,8 @@ def sampled_steps(
     gradient = np.empty(theta.target_vectors.shape[1], np.float32)
     weights, rows = np.empty(plan.target_order.shape[1], np.float32), np.empty(plan.target_order.shape[1], np.int32)
     _plan_phase(
-        thread, threads, sync, corpus, noise, method, seed, epoch, first_step, steps, batch, first_example,
-        plan, theta, work,
-    )  # fmt: skip
+        thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
+    )
     for row in range(steps):
         phase = 1 + row * PHASES
         _project_phase(threads, sync, phase, _take_item(sync, phase), 0, row, plan, theta, work)
@@ -1252,9 +1235,8 @@ def shared_noise_steps(
     part = np.empty((SHARED_EXAMPLE_BLOCK, gradient.size), np.float32)
     right = np.empty(SHARED_NOISE_BLOCK, np.float32)
     _plan_phase(
-        thread, threads, sync, corpus, noise, method, seed, epoch, first_step, steps, batch, first_example,
-        plan, theta, work,
-    )  # fmt: skip
+        thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
+    )
     gather_blocks = _blocks(work.noise_shifts.size, GROUP_BLOCK)
     noise_blocks = _blocks(work.noise_shifts.size, SHARED_NOISE_BLOCK)
     for row in range(steps):
@@ -1399,9 +1381,8 @@ def ml_steps(
     gradient = np.empty(d, np.float32)
     part = np.empty((max(VOCABULARY_BLOCK, ML_EXAMPLE_BLOCK), d), np.float32)
     _plan_phase(
-        thread, threads, sync, corpus, noise, method, seed, epoch, first_step, steps, batch, first_example,
-        plan, theta, work,
-    )  # fmt: skip
+        thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
+    )
     target_blocks = _blocks(vocabulary, VOCABULARY_BLOCK)
     for row in range(steps):
         phase = 1 + row * PHASES

@@ -56,14 +56,12 @@ class TrainConfig:
     """The power, for --noise power."""
     noise_samples: int = 25
     """Noise words for each word of the text: the paper's k."""
-    bigram_smoothing: float = 10.0
+    bigram_smoothing: float = 1000.0
     """For --noise bigram: after a word seen n times, word frequencies weigh so much beside its n followers."""
     shared_noise: bool = False
     """The --noise-samples noise words serve all words of a minibatch: far more of them for the same time."""
     constants: Constants = "fixed"
     """NCE's normalising constants: fixed to 1, or learned, one for each context of the training text."""
-    constant_rate: float = 1.0
-    """Step size for learned constants, as a fraction of --learning-rate."""
     effective_samples: float = 0.0
     """Importance sampling: draw more noise words until the effective sample size is this; 0 for --noise-samples."""
     max_samples: int = 1000
@@ -88,8 +86,6 @@ class TrainConfig:
     """Weight penalty λ: λ times a row is taken from its gradient whenever the row is updated."""
     dropout: float = 0.0
     """Each number of a predicted vector is left out with this probability, in training only."""
-    word_dropout: float = 0.0
-    """Each context word is replaced by a random one with this probability, in training only."""
     spread: float = 0.1
     """Standard deviation of the word vectors at the start."""
     seed: int = 0
@@ -123,13 +119,11 @@ class TrainConfig:
             check(name, 0 <= getattr(self, name) <= 1e6, "a number from 0 to 1e6")
         check("noise_power", 0 <= self.noise_power <= 10, "a number from 0 to 10")
         check("bigram_smoothing", 0 < self.bigram_smoothing <= 1e6, "a positive number, at most 1e6")
-        check("constant_rate", 0 <= self.constant_rate <= 1e6, "a number from 0 to 1e6")
         check("effective_samples", 0 <= self.effective_samples <= self.max_samples, "a number from 0 to --max-samples")
         check("max_samples", self.noise_samples <= self.max_samples or not self.effective_samples,
               f"at least the {self.noise_samples} of --noise-samples")  # fmt: skip
         check("max_samples", self.max_samples <= 100_000, "at most 100,000")
-        for name in ("dropout", "word_dropout"):
-            check(name, 0 <= getattr(self, name) <= 0.9, "a probability from 0 to 0.9")
+        check("dropout", 0 <= self.dropout <= 0.9, "a probability from 0 to 0.9")
         self._check_combinations()
 
     def _check_combinations(self) -> None:
@@ -175,9 +169,7 @@ class TrainConfig:
         member = kernels.MEMBERS.index(self.member if self.estimator == "family" else "nce")
         if self.estimator == "importance":
             member = kernels.IMPORTANCE_SAMPLING
-        return kernels.Method(
-            member, self.noise_samples, float(self.effective_samples), float(self.dropout), float(self.word_dropout)
-        )
+        return kernels.Method(member, self.noise_samples, float(self.effective_samples), float(self.dropout))
 
 
 @dataclass(frozen=True)
@@ -464,9 +456,7 @@ class _Training:
             n = min(self.sizes.planned, steps - state.step)
             began = time.perf_counter()
             rates = self._rates(state.epoch * steps + state.step + np.arange(n), steps)
-            losses = engine.run(
-                state.epoch, state.step, rates, rates * self.config.matrix_rate, rates * self.config.constant_rate
-            )
+            losses = engine.run(state.epoch, state.step, rates, rates * self.config.matrix_rate)
             state.seconds += time.perf_counter() - began
             for loss in losses:  # one by one: the sum must not depend on how many ran together
                 state.loss_sum += float(loss)
