@@ -98,7 +98,8 @@ def test_bigram_sampler_passes_a_chi_square_test(bigrams):
     for before in (2, size):
         drawn = np.zeros(size)
         for i in range(20_000):
-            drawn[kernels.draw_follower(kernels.draw(key, 2 * i), kernels.draw(key, 2 * i + 1), before, table)] += 1
+            first, second = (np.uint64(kernels.draw(key, 2 * i + j)) for j in (0, 1))
+            drawn[kernels.draw_follower(first, second, before, table)] += 1
         expected = np.exp(noise.log_probabilities(before)) * drawn.sum()
         assert stats.chisquare(drawn, expected).pvalue > 1e-3
 

@@ -568,7 +568,7 @@ def _main_table(rows: list[dict[str, Any]]) -> str:
 def _noise_table(rows: list[dict[str, Any]]) -> str:
     """As the paper prints it: a line for each k, a column for each noise."""
     noises = list(dict.fromkeys(row["options"].get("noise", "unigram") for row in rows))
-    by_place = {(row["k"], row["options"].get("noise", "unigram")): row for row in rows}
+    by_place = {(row["k"], row["options"].get("noise", "unigram")): row for row in rows if row["k"]}
     body = []
     for k in sorted({k for k, _ in by_place}):
         line = [str(k)]

@@ -105,7 +105,7 @@ class Metrics:
             raise NcelmError(
                 f"{self.path} is gone or was cut short: restore it from a copy, or train with another --out"
             )
-        if self.path.exists():
+        if self.size > size:
             content = read_bytes(self.path)[:size]
             with write_whole(self.path) as file:
                 file.write(content)

@@ -122,7 +122,7 @@ class TrainConfig:
         check("effective_samples", 0 <= self.effective_samples <= self.max_samples, "a number from 0 to --max-samples")
         check("max_samples", self.noise_samples <= self.max_samples or not self.effective_samples,
               f"at least the {self.noise_samples} of --noise-samples")  # fmt: skip
-        check("max_samples", self.max_samples <= 100_000, "at most 100,000")
+        check("max_samples", 1 <= self.max_samples <= 100_000, "a number from 1 to 100,000")
         check("dropout", 0 <= self.dropout <= 0.9, "a probability from 0 to 0.9")
         self._check_combinations()
 
