@@ -805,43 +805,39 @@ def padded_samples(samples):
 
 
 @compiled
-def log_of_product(factors):
-    """Σ log of factors in [0, 1], those below 1e-9 taken for 1e-9: the log of a product, not a sum of logs.
+def log_of_rights(wrong):
+    """Σ log(1 − wrong), the log of a product instead of a sum of logs: one log for many probabilities.
 
     A float32 cannot tell 1 − P from 0 below 6e-8, so four factors fit a float32, and many such products a float64.
     """
     total, product, least = 0.0, 1.0, np.float32(1e-9)
-    j = 0
-    while j + 4 <= factors.size:
-        product *= (max(factors[j], least) * max(factors[j + 1], least)) * (
-            max(factors[j + 2], least) * max(factors[j + 3], least)
-        )
+    whole = wrong.size // 4 * 4
+    for j in range(0, whole, 4):
+        right0, right1 = np.float32(1.0) - wrong[j], np.float32(1.0) - wrong[j + 1]
+        right2, right3 = np.float32(1.0) - wrong[j + 2], np.float32(1.0) - wrong[j + 3]
+        product *= max(right0, least) * max(right1, least) * max(right2, least) * max(right3, least)
         if product < 1e-250:
             total += np.log(product)
             product = 1.0
-        j += 4
-    while j < factors.size:
-        product *= max(factors[j], least)
-        j += 1
+    for j in range(whole, wrong.size):
+        product *= max(np.float32(1.0) - wrong[j], least)
     return total + np.log(product)
 
 
 @compiled
-def nce_coefficients(scores, log_k_noise, right, coefficients):
+def nce_coefficients(scores, log_k_noise, posterior, coefficients):
     """The objective of one example and its derivative by each score (Eq. 13); target first.
 
-    `scores` is s(w, h) + c_h, log_k_noise is log(k·Pn(w)) and `right` is scratch, all from padded_samples.
+    `scores` is s(w, h) + c_h, log_k_noise is log(k·Pn(w)) and `posterior` is scratch, all from padded_samples.
     """
     for j in range(scores.size):
-        right[j] = np.float32(1.0) / (np.float32(1.0) + exp32(log_k_noise[j] - scores[j]))  # P(D=1|w), Eq. 7
-    for j in range(coefficients.size):
-        coefficients[j] = -right[j]
-    coefficients[0] += np.float32(1.0)
-    right[0] = coefficients[0]
-    # from here on: the probability of taking a word for the right kind, whichever kind it is
-    for j in range(scores.size):
-        right[j] = np.float32(1.0) - right[j]
-    return log_of_product(right)
+        posterior[j] = np.float32(1.0) / (np.float32(1.0) + exp32(log_k_noise[j] - scores[j]))  # P(D=1|w), Eq. 7
+    # from here on: the probability of taking a word for the wrong kind, whichever kind it is
+    posterior[0] = np.float32(1.0) - posterior[0]
+    coefficients[0] = posterior[0]
+    for j in range(1, coefficients.size):
+        coefficients[j] = -posterior[j]
+    return log_of_rights(posterior)
 
 
 MEMBERS = ("nce", "importance", "inverse", "root", "square")  # as in estimators.FAMILY
@@ -934,7 +930,7 @@ def _importance_example(e, row, plan, noise, method, theta, work, scores, log_k_
 
 
 @compiled
-def _sampled_examples(matrices, item, row, plan, noise, method, theta, constants, work, scores, log_k_noise, right):
+def _sampled_examples(matrices, item, row, plan, noise, method, theta, constants, work, scores, log_k_noise, posterior):
     """Scores, coefficients and dJ/dq̂ of a block of examples, each with noise words of its own."""
     samples = plan.words.shape[2]
     objective = 0.0
@@ -953,7 +949,7 @@ def _sampled_examples(matrices, item, row, plan, noise, method, theta, constants
                 for j in range(samples):
                     scores[j] += constants.values[plan.constants[row, e]]
             if method.member == 0:
-                objective += nce_coefficients(scores, log_k_noise, right, coefficients)
+                objective += nce_coefficients(scores, log_k_noise, posterior, coefficients)
             else:
                 objective += family_coefficients(method.member, scores, log_k_noise, coefficients)
             if constants.values.size:
@@ -975,19 +971,25 @@ def _update_constants(row, plan, constants, work, rates):
 
 
 @compiled
-def _sampled_targets(item, row, plan, theta, squares, work, rates, shared, gradient, weights, rows):
+def _sampled_targets(item, row, plan, method, theta, squares, work, rates, shared, gradient, weights, used):
     """Rows of the target table: the summed gradient of each unique word, and its step."""
+    adaptive = method.member == IMPORTANCE_SAMPLING and method.effective_samples > 0.0
     for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
         word = plan.target_words[row, g]
         first, last = plan.target_offsets[row, g], plan.target_offsets[row, g + 1]
-        bias_gradient, n = np.float32(0.0), 0
+        rows, bias_gradient = plan.target_rows[row, first:last], np.float32(0.0)
         for p in range(first, last):
             weight = work.coefficients[plan.target_order[row, p]]
-            weights[n], rows[n] = weight, plan.target_rows[row, p]
+            weights[p - first] = weight
             bias_gradient += weight
-            n += weight != 0.0  # importance sampling leaves many samples unused
+        if adaptive:  # most samples were not needed
+            n = 0
+            for p in range(rows.size):
+                weights[n], used[n] = weights[p], rows[p]
+                n += weights[p] != 0.0
+            rows = used[:n]
         _update_bias(theta.biases, squares.biases, word, bias_gradient, rates.table[row])
-        _add_rows(weights[:n], work.predicted, rows[:n], gradient)
+        _add_rows(weights[: rows.size], work.predicted, rows, gradient)
         if shared:
             work.target_gradients[g] = gradient
         else:
@@ -1081,9 +1083,9 @@ def sampled_steps(
     plan, theta, squares, constants, work, rates, shared,
 ):  # fmt: skip
     """Train on `steps` minibatches with noise words for each example: NCE, its family, importance sampling."""
-    scores, log_k_noise, right = padded_samples(plan.words.shape[2])
+    scores, log_k_noise, posterior = padded_samples(plan.words.shape[2])
     gradient = np.empty(theta.target_vectors.shape[1], np.float32)
-    weights, rows = np.empty(plan.target_order.shape[1], np.float32), np.empty(plan.target_order.shape[1], np.int32)
+    weights, used = np.empty(plan.target_order.shape[1], np.float32), np.empty(plan.target_order.shape[1], np.int32)
     _plan_phase(
         thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
     )
@@ -1095,7 +1097,7 @@ def sampled_steps(
         item = _take_item(sync, phase)
         while item < _blocks(plan.sizes[row], EXAMPLE_BLOCK):
             _sampled_examples(
-                theta.matrices, item, row, plan, noise, method, theta, constants, work, scores, log_k_noise, right
+                theta.matrices, item, row, plan, noise, method, theta, constants, work, scores, log_k_noise, posterior
             )
             item = _take_item(sync, phase)
         _wait_for_all(sync, phase, threads)
@@ -1106,7 +1108,7 @@ def sampled_steps(
         while item < target_blocks:
             if item == 0:
                 _update_constants(row, plan, constants, work, rates)
-            _sampled_targets(item, row, plan, theta, squares, work, rates, shared, gradient, weights, rows)
+            _sampled_targets(item, row, plan, method, theta, squares, work, rates, shared, gradient, weights, used)
             item = _take_item(sync, phase)
         _context_gradient_phase(
             threads, sync, phase, item, target_blocks, row, plan, theta, squares, work, rates, shared, gradient
@@ -1137,23 +1139,22 @@ def _gather_noise(item, row, plan, noise, theta, work):
 
 
 @compiled
-def shared_noise_coefficients(scores, shifts, right):
+def shared_noise_coefficients(scores, shifts, posterior):
     """Scores q̂ᵀ q_w of noise words become dJ/ds = −P(D=1|w) (Eq. 13), in place; returns Σ log(1 − P(D=1|w)).
 
-    scores (n, K), shifts (K,) is b_w − log(k·Pn(w)), right (K,) is scratch.
+    scores (n, K), shifts (K,) is b_w − log(k·Pn(w)), posterior (at least K,) is scratch.
     """
     objective = 0.0
     for e in range(scores.shape[0]):
         for j in range(shifts.size):
-            posterior = np.float32(1.0) / (np.float32(1.0) + exp32(-scores[e, j] - shifts[j]))  # Eq. 7
-            scores[e, j] = -posterior
-            right[j] = np.float32(1.0) - posterior
-        objective += log_of_product(right[: shifts.size])
+            posterior[j] = np.float32(1.0) / (np.float32(1.0) + exp32(-scores[e, j] - shifts[j]))  # Eq. 7
+            scores[e, j] = -posterior[j]
+        objective += log_of_rights(posterior[: shifts.size])
     return objective
 
 
 @compiled
-def _shared_noise_examples(matrices, item, row, plan, noise, method, theta, work, part, right):
+def _shared_noise_examples(matrices, item, row, plan, noise, method, theta, work, part, posterior):
     """Scores, coefficients and dJ/dq̂ of a block of examples, by matrix products with all noise words.
 
     Coefficients of the noise words j0..j1 are a (B, j1 - j0) matrix of their own; those of the targets come last.
@@ -1176,7 +1177,7 @@ def _shared_noise_examples(matrices, item, row, plan, noise, method, theta, work
         j1 = min(j0 + SHARED_NOISE_BLOCK, K)
         scores = work.coefficients[j0 * size : j1 * size].reshape(size, j1 - j0)[first:last]
         np.dot(vectors, work.noise_rows[j0:j1].T, scores)
-        objective += shared_noise_coefficients(scores, work.noise_shifts[j0:j1], right)
+        objective += shared_noise_coefficients(scores, work.noise_shifts[j0:j1], posterior)
         np.dot(scores, work.noise_rows[j0:j1], part[: last - first])
         for e in range(last - first):
             for t in range(part.shape[1]):
@@ -1233,7 +1234,7 @@ def shared_noise_steps(
     """Train by NCE on `steps` minibatches, each with noise words that all its examples share."""
     gradient = np.empty(theta.target_vectors.shape[1], np.float32)
     part = np.empty((SHARED_EXAMPLE_BLOCK, gradient.size), np.float32)
-    right = np.empty(SHARED_NOISE_BLOCK, np.float32)
+    posterior = np.empty(SHARED_NOISE_BLOCK, np.float32)
     _plan_phase(
         thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
     )
@@ -1250,7 +1251,7 @@ def shared_noise_steps(
         phase += 1
         item = _take_item(sync, phase)
         while item < _blocks(plan.sizes[row], SHARED_EXAMPLE_BLOCK):
-            _shared_noise_examples(theta.matrices, item, row, plan, noise, method, theta, work, part, right)
+            _shared_noise_examples(theta.matrices, item, row, plan, noise, method, theta, work, part, posterior)
             item = _take_item(sync, phase)
         _wait_for_all(sync, phase, threads)
 
