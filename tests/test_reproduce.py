@@ -9,22 +9,24 @@ from ncelm.cli import main
 from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
 from ncelm.language_model import LanguageModel
+from ncelm.recipes import Row, table1, table2
+from ncelm.report import Result
 from ncelm.training import TrainConfig
 
 TINY = TrainConfig(optimizer="sgd", learning_rate=0.01, epochs=2, batch_size=50, noise_samples=3).with_changes(dim=4)
 ROWS = [
-    reproduce.Row("ml", "ML", TINY.with_changes(estimator="ml"), 163.5, watched=True),
-    reproduce.Row("nce-unigram-25", "NCE, k = 3", TINY, 163.1),
-    reproduce.Row("uniform", "uniform", TINY.with_changes(noise="uniform"), 195.1),
-    reproduce.Row("learned", "learned", TINY.with_changes(constants="learned"), part="constants"),
-    reproduce.Row(
+    Row("ml", "ML", TINY.with_changes(estimator="ml"), 163.5, watched=True),
+    Row("nce-unigram-25", "NCE, k = 3", TINY, 163.1),
+    Row("uniform", "uniform", TINY.with_changes(noise="uniform"), 195.1),
+    Row("learned", "learned", TINY.with_changes(constants="learned"), part="constants"),
+    Row(
         "importance",
         "IS",
         TINY.with_changes(estimator="importance", learning_rate=1e5, batch_size=20),
         part="importance",
     ),
-    reproduce.Row("dropout", "dropout", TINY.with_changes(dropout=0.1), part="beyond"),
-    reproduce.Row("bigram", "bigram", TINY.with_changes(noise="bigram"), part="bigram"),
+    Row("dropout", "dropout", TINY.with_changes(dropout=0.1), part="beyond"),
+    Row("bigram", "bigram", TINY.with_changes(noise="bigram"), part="bigram"),
 ]
 
 
@@ -115,7 +117,7 @@ def test_the_command(data, tmp_path, capsys):
 
 def test_time_to_a_perplexity_is_read_off_the_curve():
     lines = [{"seconds": 10.0 * n, "test_perplexity": p} for n, p in ((1, 400.0), (2, 200.0), (3, 100.0))]
-    result = reproduce.Result(ROWS[0], [0, 1], [lines, lines[:1]], [])
+    result = Result(ROWS[0], [0, 1], [lines, lines[:1]], [])
     assert result.time_to(200.0) == pytest.approx(20.0)
     assert result.time_to(200.0 / 2**0.5) == pytest.approx(25.0)
     assert result.time_to(500.0) == 10.0
@@ -123,7 +125,7 @@ def test_time_to_a_perplexity_is_read_off_the_curve():
 
 
 def test_the_tables_have_the_papers_rows():
-    one, two = reproduce.table1(), reproduce.table2()
+    one, two = table1(), table2()
     assert [row.paper for row in one if row.part == "paper"] == [163.5, 192.5, 172.6, 163.1, 159.1]
     uniform = [row for row in two if row.config.noise == "uniform"]
     assert [(row.config.noise_samples, row.paper) for row in uniform] == [
