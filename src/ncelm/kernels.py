@@ -481,11 +481,11 @@ class NoiseTable(NamedTuple):
     threshold: np.ndarray  # (V,) uint32
     alias: np.ndarray  # (V,) int32
     log_k_probability: np.ndarray  # (V,) float32
+    log_k: float
     # bigram noise only: see noise.BigramNoise
     followers: np.ndarray  # (N,) int32, empty otherwise
     offsets: np.ndarray  # (V + 2,) int64
     smoothing: float
-    log_k: float
 
 
 @compiled
@@ -505,8 +505,7 @@ def log_k_follower(before, word, noise):
     first, last = noise.offsets[before], noise.offsets[before + 1]
     followers = noise.followers[first:last]
     count = np.searchsorted(followers, word, side="right") - np.searchsorted(followers, word, side="left")
-    # log_k_probability is log(k·Pu), so exp of it carries k already
-    from_unigram = noise.smoothing * np.exp(np.float64(noise.log_k_probability[word]) - noise.log_k)
+    from_unigram = noise.smoothing * np.exp(np.float64(noise.log_k_probability[word]) - noise.log_k)  # α Pu(w)
     return np.log(count + from_unigram) - np.log(last - first + noise.smoothing) + noise.log_k
 
 

@@ -78,13 +78,13 @@ class Noise:
     def table(self, k: int) -> kernels.NoiseTable:
         """This distribution as the compiled code takes it, for k noise words."""
         return kernels.NoiseTable(
-            self.threshold,
-            self.alias,
-            (self.log_probabilities + np.log(k)).astype(np.float32),
-            np.zeros(0, np.int32),
-            np.zeros(0, np.int64),
-            0.0,
-            float(np.log(k)),
+            threshold=self.threshold,
+            alias=self.alias,
+            log_k_probability=(self.log_probabilities + np.log(k)).astype(np.float32),
+            log_k=float(np.log(k)),
+            followers=np.zeros(0, np.int32),
+            offsets=np.zeros(0, np.int64),
+            smoothing=0.0,
         )
 
 
