@@ -84,7 +84,18 @@ def test_finished_rows_are_not_trained_again(data, tmp_path):
 def test_some_rows_only(data, tmp_path):
     answer = reproduce.reproduce("table2", data, tmp_path / "out", seeds=1, rows=["uniform"])
     assert [row["key"] for row in answer["rows"]] == ["uniform"]
-    assert "Not all rows" in (tmp_path / "out" / "table2.md").read_text()
+    assert "Not every row" in (tmp_path / "out" / "table2.md").read_text()
+
+
+def test_what_is_finished_can_be_written_down_without_training(data, tmp_path):
+    with pytest.raises(NcelmError, match="no row of table1 is finished"):
+        reproduce.reproduce("table1", data, tmp_path / "out", finished_only=True)
+    reproduce.reproduce("table1", data, tmp_path / "out", seeds=1, rows=["uniform", "importance"])
+    answer = reproduce.reproduce("table1", data, tmp_path / "out", seeds=3, finished_only=True)
+    assert [(row["key"], row["seeds"]) for row in answer["rows"]] == [("uniform", [0]), ("importance", [0])]
+    assert answer["rows"][0]["test_perplexity"]["std"] is None
+    assert not answer["complete"]
+    assert len(list((tmp_path / "out" / "runs").iterdir())) == 2
 
 
 def test_without_matplotlib_there_are_no_plots_but_tables(data, tmp_path, monkeypatch):

@@ -362,6 +362,7 @@ class Reproduce:
     out: Annotated[Path, arg(help="Where everything goes; two tables may share it, and then share their rows.")]
     seeds: Annotated[int, arg(help="Train every row so many times, from other beginnings.")] = 3
     rows: Annotated[tuple[str, ...], arg(help="Only these rows, by their names in OUT/runs; all by default.")] = ()
+    finished_only: Annotated[bool, arg(help="Train nothing: write the table of what is finished so far.")] = False
     threads: Threads = None
     json: Json = False
 
@@ -384,6 +385,7 @@ class Reproduce:
                 self.out,
                 seeds=self.seeds,
                 rows=self.rows,
+                finished_only=self.finished_only,
                 threads=self.threads,
                 progress=progress,
             )
@@ -395,7 +397,8 @@ class Reproduce:
             diverged = sum("diverged" in run for run in row["runs"])
             print(
                 f"{row['name']:40} "
-                + (f"{ours['mean']:6.1f} ± {ours['std']:.1f}" if ours else "     –      ")
+                + (f"{ours['mean']:6.1f}" if ours else "     –")
+                + (f" ± {ours['std']:.1f}" if ours and ours["std"] is not None else "      ")
                 + (f"   paper {row['paper']:.1f}" if row["paper"] else "")
                 + (f"   {diverged} of {len(row['runs'])} diverged" if diverged else "")
             )

@@ -106,10 +106,11 @@ def write_page(
     return answer
 
 
-def _mean_and_deviation(values: list[float]) -> dict[str, float] | None:
+def _mean_and_deviation(values: list[float]) -> dict[str, float | None] | None:
+    """Over the seeds; one seed has no deviation."""
     if not values:
         return None
-    return {"mean": statistics.fmean(values), "std": statistics.stdev(values) if len(values) > 1 else 0.0}
+    return {"mean": statistics.fmean(values), "std": statistics.stdev(values) if len(values) > 1 else None}
 
 
 def _summary(result: Result, results: list[Result]) -> dict[str, Any]:
@@ -256,10 +257,10 @@ def _markdown(answer: dict[str, Any], command: str) -> str:
         f"# {HEADLINES[answer['table']]}",
         f"Made by `{command}` on {made['date'][:10]}, {made['cpu']}, {made['cores']} cores, "
         f"commit {made['commit'] or 'unknown'}, ncelm {made['versions']['ncelm']}. "
-        + ("" if answer["complete"] else "Not all rows were trained. "),
-        "Perplexities are of the test text, explicitly normalised, mean ± standard deviation over "
-        f"{answer['seeds']} seeds, each at the epoch that was best on the validation text; rates were chosen on the "
-        "validation text. Times are of the fastest seed and leave out validation, files and compilation.",
+        + ("" if answer["complete"] else "Not every row was trained with every seed. "),
+        "Perplexities are of the test text, explicitly normalised, mean ± standard deviation over the seeds, each at the "
+        "epoch that was best on the validation text; rates were chosen on the validation text. Times are of the fastest "
+        "seed and leave out validation, files and compilation.",
     ]
     if answer["table"] == "table2":
         page += [_noise_table(parts.get("paper", []) + parts.get("bigram", []))]
@@ -294,8 +295,11 @@ def _lines(head: Sequence[str], body: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def _plus_minus(value: dict[str, float] | None, digits: int = 1, sign: str = "") -> str:
-    return f"{value['mean']:{sign}.{digits}f} ± {value['std']:.{digits}f}" if value else "–"
+def _plus_minus(value: dict[str, Any] | None, digits: int = 1, sign: str = "") -> str:
+    if not value:
+        return "–"
+    deviation = f" ± {value['std']:.{digits}f}" if value["std"] is not None else ""
+    return f"{value['mean']:{sign}.{digits}f}{deviation}"
 
 
 def _or_dash(value: float | None, form: str = ".1f") -> str:
@@ -303,7 +307,7 @@ def _or_dash(value: float | None, form: str = ".1f") -> str:
 
 
 def _main_table(rows: list[dict[str, Any]]) -> str:
-    head = ("", "test perplexity", "paper", "validation", "log Z", "epochs", "time", "words/s", "update: measured",
+    head = ("", "seeds", "test perplexity", "paper", "validation", "log Z", "epochs", "time", "words/s", "update: measured",
             "Eq. 15", f"to {TARGET}")  # fmt: skip
     body = []
     for row in rows:
@@ -313,6 +317,7 @@ def _main_table(rows: list[dict[str, Any]]) -> str:
         diverged = sum("diverged" in run for run in row["runs"])
         body.append([
             row["name"] + (f" ({diverged} of {len(row['runs'])} diverged)" if diverged else ""),
+            str(len(row["seeds"])),
             f"**{_plus_minus(row['test_perplexity'])}**",
             _or_dash(row["paper"]),
             _plus_minus(row["valid_perplexity"]),
@@ -345,12 +350,13 @@ def _noise_table(rows: list[dict[str, Any]]) -> str:
 
 
 def _constants_table(rows: list[dict[str, Any]]) -> str:
-    head = ("constants", "test perplexity", "log Z without them", "c_h", "contexts", "memory for them", "time")
+    head = ("constants", "seeds", "test perplexity", "log Z without them", "c_h", "contexts", "memory for them", "time")
     body = []
     for row in rows:
         c = row["constants"]
         body.append([
             f"learned ({row['name']})" if c else "fixed to 1",
+            str(len(row["seeds"])),
             f"**{_plus_minus(row['test_perplexity'])}**",
             f"{row['log_z']['mean']:+.2f} ± {row['log_z_std']['mean']:.2f}" if row["log_z"] else "–",
             f"{c['mean']:+.2f} ± {c['std']:.2f}" if c else "0",

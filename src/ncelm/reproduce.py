@@ -41,20 +41,26 @@ def reproduce(
     *,
     seeds: int = 3,
     rows: Sequence[str] = (),
+    finished_only: bool = False,
     threads: int | None = None,
     progress: Callable[[RowProgress], None] | None = None,
 ) -> dict[str, Any]:
     """Train the rows of a table (all, or those with these keys) and write OUT/<table>.md, .json and plots.
 
-    `data` has ptb.train.txt, ptb.valid.txt and ptb.test.txt. Called again it trains what is not finished yet.
+    `data` has ptb.train.txt, ptb.valid.txt and ptb.test.txt. Called again it trains what is not finished yet; with
+    `finished_only` it trains nothing and writes down what there is.
     """
     wanted = _wanted(table, rows)
     if not 1 <= seeds <= 1000:
         raise NcelmError(f"--seeds is {seeds}: give a number from 1 to 1000")
     store = _store(data, out)
     runs = [(row, seed) for row in wanted for seed in range(seeds)]
+    if finished_only:
+        runs = [(row, seed) for row, seed in runs if _is_finished(_folder(out, row, seed))]
+        if not runs:
+            raise NcelmError(f"no row of {table} is finished in {out}: leave --finished-only out to train them")
     clock = _Clock([row.effort for row, _ in runs])
-    results = {row.key: Result(row, [], [], []) for row in wanted}
+    results = {row.key: Result(row, [], [], []) for row, _ in runs}
     for number, (row, seed) in enumerate(runs):
         name = f"{row.name}, seed {seed}"
 
@@ -63,13 +69,23 @@ def reproduce(
                 progress(RowProgress(number + 1, len(runs), name, clock.left(number, at), at))
 
         report(None)
-        folder = out / "runs" / f"{row.key}-seed{seed}"
+        folder = _folder(out, row, seed)
         records = _train(store, folder, row, seed, threads, report)
         clock.finished(number, records[-1]["seconds"])
         results[row.key].seeds.append(seed)
         results[row.key].records.append(records)
         results[row.key].tests.append(_test(store, folder, threads))
-    return write_page(table, list(results.values()), data, out, seeds, complete=not rows)
+    complete = len(runs) == seeds * len(rows_of(table))
+    return write_page(table, list(results.values()), data, out, seeds, complete)
+
+
+def _folder(out: Path, row: Row, seed: int) -> Path:
+    return out / "runs" / f"{row.key}-seed{seed}"
+
+
+def _is_finished(folder: Path) -> bool:
+    records = Metrics(folder / METRICS).read()
+    return bool(records) and records[-1]["finished"]
 
 
 def _wanted(table: Table, keys: Sequence[str]) -> list[Row]:
