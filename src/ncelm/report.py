@@ -258,9 +258,9 @@ def _markdown(answer: dict[str, Any], command: str) -> str:
         f"Made by `{command}` on {made['date'][:10]}, {made['cpu']}, {made['cores']} cores, "
         f"commit {made['commit'] or 'unknown'}, ncelm {made['versions']['ncelm']}. "
         + ("" if answer["complete"] else "Not every row was trained with every seed. "),
-        "Perplexities are of the test text, explicitly normalised, mean ± standard deviation over the seeds, each at the "
-        "epoch that was best on the validation text; rates were chosen on the validation text. Times are of the fastest "
-        "seed and leave out validation, files and compilation.",
+        "Perplexities are of the test text, explicitly normalised, mean ± standard deviation over the seeds, each at "
+        "the epoch that was best on the validation text; rates were chosen on the validation text. Times are of the "
+        "fastest seed and leave out validation, files and compilation.",
     ]
     if answer["table"] == "table2":
         page += [_noise_table(parts.get("paper", []) + parts.get("bigram", []))]
@@ -307,8 +307,8 @@ def _or_dash(value: float | None, form: str = ".1f") -> str:
 
 
 def _main_table(rows: list[dict[str, Any]]) -> str:
-    head = ("", "seeds", "test perplexity", "paper", "validation", "log Z", "epochs", "time", "words/s", "update: measured",
-            "Eq. 15", f"to {TARGET}")  # fmt: skip
+    head = ("", "seeds", "test perplexity", "paper", "validation", "log Z", "epochs", "time", "words/s",
+            "update: measured", "Eq. 15", f"to {TARGET}")  # fmt: skip
     body = []
     for row in rows:
         to_target = _or_dash(row["seconds_to_target"], ".1f")
