@@ -86,23 +86,23 @@ def _time_to(lines: list[dict[str, Any]], perplexity: float) -> float | None:
 
 
 def write_page(
-    table: Table, results: list[Result], data: Path, out: Path, seeds: int, complete: bool
+    table: Table, results: list[Result], out: Path, seeds: int, complete: bool, command: str
 ) -> dict[str, Any]:
     """Markdown, JSON and plots of what was trained; return what is in the JSON."""
     drawn = _plots(table, results, out)
     answer = {
         "table": table,
+        "command": command,
         "complete": complete,
         "seeds": seeds,
         "made": surroundings("ncelm", "numpy", "numba", "scipy"),
         "rows": [_summary(result, results) for result in results],
         "plots": drawn,
     }
-    command = f"ncelm reproduce {table} --data {data.name} --out {out.name} --seeds {seeds}"
     with write_whole(out / f"{table}.json") as file:
         file.write((json.dumps(answer, indent=1, allow_nan=False) + "\n").encode())
     with write_whole(out / f"{table}.md") as file:
-        file.write(_markdown(answer, command).encode())
+        file.write(_markdown(answer).encode())
     return answer
 
 
@@ -249,13 +249,13 @@ HEADLINES = {
 }
 
 
-def _markdown(answer: dict[str, Any], command: str) -> str:
+def _markdown(answer: dict[str, Any]) -> str:
     """The whole page."""
     made, rows = answer["made"], answer["rows"]
     parts = {part: [row for row in rows if row["part"] == part] for part in dict.fromkeys(row["part"] for row in rows)}
     page = [
         f"# {HEADLINES[answer['table']]}",
-        f"Made by `{command}` on {made['date'][:10]}, {made['cpu']}, {made['cores']} cores, "
+        f"Made by `{answer['command']}` on {made['date'][:10]}, {made['cpu']}, {made['cores']} cores, "
         f"commit {made['commit'] or 'unknown'}, ncelm {made['versions']['ncelm']}. "
         + ("" if answer["complete"] else "Not every row was trained with every seed. "),
         "Perplexities are of the test text, explicitly normalised, mean ± standard deviation over the seeds, each at "

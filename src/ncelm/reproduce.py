@@ -76,7 +76,9 @@ def reproduce(
         results[row.key].records.append(records)
         results[row.key].tests.append(_test(store, folder, threads))
     complete = len(runs) == seeds * len(rows_of(table))
-    return write_page(table, list(results.values()), data, out, seeds, complete)
+    command = f"ncelm reproduce {table} --data {data.name} --out {out.name} --seeds {seeds}"
+    command += " --finished-only" * finished_only + (f" --rows {' '.join(rows)}" if rows else "")
+    return write_page(table, list(results.values()), out, seeds, complete, command)
 
 
 def _folder(out: Path, row: Row, seed: int) -> Path:
