@@ -392,11 +392,12 @@ class Reproduce:
         if self.json:
             _print_json(answer)
             return
+        width = max(len(row["name"]) for row in answer["rows"])
         for row in answer["rows"]:
             ours = row["test_perplexity"]
             diverged = sum("diverged" in run for run in row["runs"])
             print(
-                f"{row['name']:40} "
+                f"{row['name']:{width}} "
                 + (f"{ours['mean']:6.1f}" if ours else "     –")
                 + (f" ± {ours['std']:.1f}" if ours and ours["std"] is not None else "      ")
                 + (f"   paper {row['paper']:.1f}" if row["paper"] else "")

@@ -33,9 +33,13 @@ def perplexity_against_time(path: Path, curves: Mapping[str, Curve], split: str)
         axes.set(xscale="log", xlabel="seconds of training", ylabel=f"{split} perplexity")
         lowest = min(min(perplexity) for _, perplexity in curves.values())
         axes.set_ylim(lowest * 0.97, lowest * 2.2)  # the first epochs and runs that diverge would hide the others
-        axes.legend(fontsize="small")
+        if many:
+            axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        else:
+            axes.legend()
 
-    return draw(path, paint)
+    many = len(curves) > 6
+    return draw(path, paint, (11.0, 4.5) if many else (7.0, 4.5))
 
 
 def perplexity_against_samples(path: Path, curves: Mapping[str, Curve], published: Mapping[str, Curve]) -> bool:

@@ -143,9 +143,9 @@ def table1() -> list[Row]:
         *_nce_rows(),
         Row("nce-learned-25", "NCE, k = 25", nce.with_changes(constants="learned"), part="constants"),
         *_importance_rows(),
-        Row("fast", "`ptb-fast`: two epochs of Adagrad, k = 50", ptb_fast(), part="beyond", watched=True),
-        Row("shared", "`ptb-shared`: 1,000 noise words shared by a minibatch", ptb_shared(), part="beyond"),
-        Row("best", "`ptb-best`: the same with dropout and a penalty", ptb_best(), part="beyond"),
+        Row("fast", "ptb-fast: two epochs of Adagrad, k = 50", ptb_fast(), part="beyond", watched=True),
+        Row("shared", "ptb-shared: 1,000 noise words shared by a minibatch", ptb_shared(), part="beyond"),
+        Row("best", "ptb-best: the same with dropout and a penalty", ptb_best(), part="beyond"),
         *(
             Row(
                 f"family-{member}-25",

@@ -260,7 +260,7 @@ def _markdown(answer: dict[str, Any]) -> str:
         + ("" if answer["complete"] else "Not every row was trained with every seed. "),
         "Perplexities are of the test text, explicitly normalised, mean ± standard deviation over the seeds, each at "
         "the epoch that was best on the validation text; rates were chosen on the validation text. Times are of the "
-        "fastest seed and leave out validation, files and compilation.",
+        "fastest seed and leave out validation, files and compilation; words/s are those of the fastest epoch.",
     ]
     if answer["table"] == "table2":
         page += [_noise_table(parts.get("paper", []) + parts.get("bigram", []))]
@@ -383,8 +383,8 @@ def _importance_table(rows: list[dict[str, Any]]) -> str:
                 f"{_or_dash(run.get('effective_samples'))} ({_or_dash(run.get('least_effective_samples'))})",
                 _or_dash(run.get("samples"), ".0f"),
                 f"e^{run['largest_log_weight']:.3g}" if "largest_log_weight" in run else "–",
-                f"e^{last['largest_log_weight']:.3g}, {100 * last['share']:.0f} % of its sum: *{last['word']}* after "
-                f"*{' '.join(last['context'])}*" if last else "–",
+                f"e^{last['largest_log_weight']:.3g}, {100 * last['share']:.0f} % of its sum: `{last['word']}` after "
+                f"`{' '.join(last['context'])}`" if last else "–",
                 _or_dash(next(perplexities, None) if run["best_epoch"] else None),
             ])  # fmt: skip
     return _lines(head, body)
