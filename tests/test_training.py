@@ -254,6 +254,18 @@ def test_divergence_is_seen_without_a_validation_split_too(tmp_path):
     train(lonely, tmp_path / "another", epochs=1, **options | {"learning_rate": 0.001})
 
 
+def test_overfitting_is_not_divergence(tmp_path):
+    random = np.random.default_rng(0)
+    for name in ("train", "valid"):  # nothing in one tells about the other
+        lines = [" ".join(f"w{i}" for i in random.integers(500, size=10)) for _ in range(60)]
+        (tmp_path / name).write_text("\n".join(lines))
+    store = prepare(train=tmp_path / "train", valid=tmp_path / "valid", out=tmp_path / "store")
+    last = train(store, tmp_path / "run", dim=50, epochs=60, batch_size=50, learning_rate=0.2)
+    assert last["finished"]
+    assert last["valid_perplexity"] > len(store.vocabulary)
+    assert last["best_epoch"] < 5
+
+
 def test_divergence_is_recorded_and_not_tried_again(store, tmp_path):
     options = SMALL | {"optimizer": "sgd", "learning_rate": 1e6, "matrix_rate": 1.0}
     with pytest.raises(DivergedError) as first:
