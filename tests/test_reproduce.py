@@ -115,6 +115,13 @@ def test_mistakes_are_named(data, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_folder_of_another_text_is_refused(data, tmp_path):
+    reproduce.reproduce("table2", data, tmp_path / "out", seeds=1, rows=["uniform"])
+    (data / "ptb.test.txt").write_text("another text\n")
+    with pytest.raises(NcelmError, match=r"another text than .*ptb.test.txt"):
+        reproduce.reproduce("table2", data, tmp_path / "out", seeds=1, rows=["uniform"])
+
+
 def test_the_command(data, tmp_path, capsys):
     command = ["reproduce", "table1", "--data", str(data), "--out", str(tmp_path / "out"), "--seeds", "1"]
     assert main([*command, "--rows", "ml", "importance"]) == 0

@@ -18,6 +18,7 @@ from ncelm.preparing import prepare
 from ncelm.recipes import Row, Table, rows_of
 from ncelm.report import Result, write_page
 from ncelm.run import METRICS, MODEL, Metrics
+from ncelm.text import read_lines
 from ncelm.training import Progress, train
 
 TEST = "test.json"  # in a run's folder: its best model on the test text
@@ -108,7 +109,12 @@ def _store(data: Path, out: Path) -> TokenStore:
     with write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     if (out / "store").exists():
-        return TokenStore.open(out / "store")
+        store = TokenStore.open(out / "store")
+        for split, path in texts.items():
+            tokens = sum(len(line.split()) + 1 for line in read_lines(path))
+            if tokens != store.split(split).tokens:
+                raise NcelmError(f"{store.path} was made from another text than {path}: choose another --out")
+        return store
     return prepare(out=out / "store", train=texts["train"], valid=texts["valid"], test=texts["test"])
 
 
