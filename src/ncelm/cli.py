@@ -354,7 +354,7 @@ class Reproduce:
 
     Rows that are finished are not trained again, so a reproduction that was stopped goes on where it was. OUT gets
     table1.md, table1.json, plots and, in OUT/runs, an ordinary run of every row and seed. Table 1 takes about an hour
-    on two cores, most of it maximum likelihood; table 2 a quarter of that.
+    and a half on two cores, much of it maximum likelihood; table 2 half an hour more.
     """
 
     table: Annotated[Literal["table1", "table2"], Positional, arg(help="Which table.")]

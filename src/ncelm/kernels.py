@@ -1122,6 +1122,28 @@ def sampled_steps(
             _shared_table_phase(threads, sync, phase + 1, row, plan, theta, squares, work, rates, groups, True)
 
 
+# -- the same words for every example: matrix products ----------------------------------------------------------------
+
+
+@compiled
+def _add_product_of(coefficients, rows, part, gradients):
+    """dJ/dq̂ += dJ/ds q_w over a block of words: coefficients (n, words), rows (words, d); part (n, d) is scratch."""
+    np.dot(coefficients, rows, part)
+    for e in range(part.shape[0]):
+        for t in range(part.shape[1]):
+            gradients[e, t] += part[e, t]
+
+
+@compiled
+def _gradients_of_words(coefficients, predicted, gradients, bias_gradients):
+    """dJ/dq_w and dJ/db_w of a block of words, summed over the minibatch: coefficients (B, words), predicted (B, d)."""
+    np.dot(coefficients.T, predicted, gradients)
+    bias_gradients[:] = np.float32(0.0)
+    for e in range(coefficients.shape[0]):
+        for j in range(coefficients.shape[1]):
+            bias_gradients[j] += coefficients[e, j]
+
+
 # -- noise shared by a minibatch ---------------------------------------------------------------------------------------
 
 SHARED_EXAMPLE_BLOCK = 125  # examples in one work item …
@@ -1177,10 +1199,7 @@ def _shared_noise_examples(matrices, item, row, plan, noise, method, theta, work
         scores = work.coefficients[j0 * size : j1 * size].reshape(size, j1 - j0)[first:last]
         np.dot(vectors, work.noise_rows[j0:j1].T, scores)
         objective += shared_noise_coefficients(scores, work.noise_shifts[j0:j1], posterior)
-        np.dot(scores, work.noise_rows[j0:j1], part[: last - first])
-        for e in range(last - first):
-            for t in range(part.shape[1]):
-                gradients[e, t] += part[e, t]
+        _add_product_of(scores, work.noise_rows[j0:j1], part[: last - first], gradients)
     for e in range(first, last):
         _drop(work.gradients[e], plan.keys[row, e], method.dropout)
     work.losses[row, item] = -objective
@@ -1192,12 +1211,9 @@ def _noise_gradients(item, row, plan, work):
     size, K = plan.sizes[row], work.noise_shifts.size
     j0, j1 = item * SHARED_NOISE_BLOCK, min((item + 1) * SHARED_NOISE_BLOCK, K)
     coefficients = work.coefficients[j0 * size : j1 * size].reshape(size, j1 - j0)
-    np.dot(coefficients.T, work.predicted[:size], work.noise_gradients[j0:j1])
-    sums = work.noise_bias_gradients[j0:j1]
-    sums[:] = np.float32(0.0)
-    for e in range(size):
-        for j in range(j1 - j0):
-            sums[j] += coefficients[e, j]
+    _gradients_of_words(
+        coefficients, work.predicted[:size], work.noise_gradients[j0:j1], work.noise_bias_gradients[j0:j1]
+    )
 
 
 @compiled
@@ -1343,10 +1359,7 @@ def _ml_examples(matrices, item, row, plan, method, theta, work, part):
             target = plan.words[row, first + e, 0]
             if v0 <= target < v1:
                 scores[e, target - v0] += np.float32(1.0)
-        np.dot(scores, theta.target_vectors[v0:v1], part[:n])
-        for e in range(n):
-            for t in range(part.shape[1]):
-                gradients[e, t] += part[e, t]
+        _add_product_of(scores, theta.target_vectors[v0:v1], part[:n], gradients)
     for e in range(first, last):
         _drop(work.gradients[e], plan.keys[row, e], method.dropout)
     work.losses[row, item] = -objective
@@ -1358,11 +1371,8 @@ def _ml_targets(item, row, plan, theta, squares, work, rates, shared, part):
     size, vocabulary = plan.sizes[row], theta.biases.size
     v0, v1 = item * VOCABULARY_BLOCK, min((item + 1) * VOCABULARY_BLOCK, vocabulary)
     coefficients = work.coefficients[v0 * size : v1 * size].reshape(size, v1 - v0)
-    np.dot(coefficients.T, work.predicted[:size], part[: v1 - v0])
-    bias_gradients = np.zeros(v1 - v0, np.float32)
-    for e in range(size):
-        for j in range(v1 - v0):
-            bias_gradients[j] += coefficients[e, j]
+    bias_gradients = np.empty(v1 - v0, np.float32)
+    _gradients_of_words(coefficients, work.predicted[:size], part[: v1 - v0], bias_gradients)
     for w in range(v0, v1):
         _update_bias(theta.biases, squares.biases, w, bias_gradients[w - v0], rates.table[row])
         if shared:

@@ -30,11 +30,6 @@ class Result:
     records: list[list[dict[str, Any]]]  # metrics.jsonl of each run
     tests: list[dict[str, Any] | None]  # the test text evaluated by the best model of each run, if there is one
 
-    @property
-    def diverged(self) -> list[dict[str, Any] | None]:
-        """The line that says how a run diverged, if it did."""
-        return [lines[-1] if "diverged" in lines[-1] else None for lines in self.records]
-
     def test(self, field: str) -> list[float]:
         """What the best model of each run does on the test text, for each run that has one."""
         return [test[field] for test in self.tests if test]
@@ -211,7 +206,7 @@ def _plots(table: Table, results: list[Result], out: Path) -> list[str]:
     if importance:
         name = f"{table}-importance.png"
         traces = {r.row.name: _trace(r) for r in importance}
-        ends = {r.row.name: traces[r.row.name][0][-1] for r in importance if r.diverged[0]}
+        ends = {r.row.name: traces[r.row.name][0][-1] for r in importance if "diverged" in r.records[0][-1]}
         keep(name, plots.effective_samples(out / name, traces, ends))
     return drawn
 
@@ -233,9 +228,8 @@ def _trace(result: Result) -> plots.Curve:
     steps, sizes, before, per_epoch = [], [], 0, 0
     for line in result.records[0]:
         for step, effective, *_ in line.get("weights", []):
-            if effective is not None:
-                steps.append(before + step)
-                sizes.append(effective)
+            steps.append(before + step)
+            sizes.append(effective)
         per_epoch = per_epoch or -(-line.get("words", 0) // result.row.config.batch_size)
         before += per_epoch
     return steps, sizes
@@ -295,11 +289,10 @@ def _lines(head: Sequence[str], body: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
-def _plus_minus(value: dict[str, Any] | None, digits: int = 1, sign: str = "") -> str:
+def _plus_minus(value: dict[str, Any] | None) -> str:
     if not value:
         return "–"
-    deviation = f" ± {value['std']:.{digits}f}" if value["std"] is not None else ""
-    return f"{value['mean']:{sign}.{digits}f}{deviation}"
+    return f"{value['mean']:.1f}" + (f" ± {value['std']:.1f}" if value["std"] is not None else "")
 
 
 def _or_dash(value: float | None, form: str = ".1f") -> str:
