@@ -1,0 +1,208 @@
+"""N-gram models with interpolated modified Kneser–Ney smoothing (Chen & Goodman 1999), all in flat arrays.
+
+The n-grams of each order are sorted by their first n − 1 words (their history), then by their last word, so that those
+which extend a history lie side by side: a trie in four arrays, order after order. What a model knows of a text so far
+is where the 1-, 2-, … (N − 1)-grams that end there are; a child of each is found by bisection when the next word comes.
+
+A model is estimated order by order, by sorting: an n-gram is a pair of numbers, its history's rank and its last word.
+Nothing is kept for each n-gram but numbers in arrays.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ncelm import kernels, ngram_kernels
+from ncelm.corpus import Split, TokenStore
+from ncelm.errors import NcelmError
+from ncelm.machine import total_memory
+from ncelm.threads import Team
+
+MOST_ORDERS = 10
+FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # for n-grams seen once, twice, more often, where counts of counts tell none
+BYTES_PER_WORD = 56  # of the text, while an order is being sorted …
+BYTES_PER_NGRAM = 29  # … and of each n-gram, whose number is at most that of the words
+
+
+@dataclass(frozen=True, eq=False)
+class NGramModel:
+    """A back-off model: P(w|h) = P of the longest n-gram that is there, times the back-off of each longer history."""
+
+    counts: tuple[int, ...]  # n-grams of each order
+    words: np.ndarray  # the last word of each n-gram, order after order, (G,) int32; order 1 is 0, 1, …, V
+    children: np.ndarray  # where the extensions of each n-gram below order N begin in `words`; and the end of all
+    log_probabilities: np.ndarray  # (G,) float32, natural logarithm; of <s>, which is never predicted, -inf
+    log_backoffs: np.ndarray  # of each n-gram below order N, float32
+
+    two_sided = False
+
+    @property
+    def order(self) -> int:
+        """N."""
+        return len(self.counts)
+
+    def view(self) -> ngram_kernels.Trie:
+        """The model as the compiled code takes it."""
+        return ngram_kernels.Trie(self.order, self.words, self.children, self.log_probabilities, self.log_backoffs)
+
+    def score_positions(
+        self, corpus: kernels.Corpus, first: int, last: int, team: Team
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """log P(w|h) of the words at positions first..last, and the logarithm of its normaliser, which is 0."""
+        out = np.empty(last - first, np.float64)
+        ids, _, within_sentence, end_id, pad_id, _ = corpus
+        team.run(ngram_kernels.score_positions, 1, self.view(), ids, within_sentence, end_id, pad_id, first, last, out)
+        return out, np.zeros(last - first)
+
+    def distribution(self, history: list[int]) -> np.ndarray:
+        """P(w | history) of every word, (V,): ids of the words before, <s> = V first where the sentence begins."""
+        out = np.empty(self.counts[0] - 1, np.float64)
+        ngram_kernels.distribution(self.view(), np.asarray(history, np.int64), out)
+        return np.exp(out)
+
+
+@dataclass(frozen=True)
+class Discounts:
+    """What is taken from the count of an n-gram seen once, twice, three times or more; one for each order."""
+
+    amounts: tuple[float, float, float]
+    fallback: bool  # counts of counts did not allow an estimate
+
+    @classmethod
+    def estimate(cls, counts: np.ndarray) -> "Discounts":
+        """From the (adjusted) counts of the n-grams of one order: equation 26 of Chen & Goodman."""
+        n1, n2, n3, n4 = (int(np.count_nonzero(counts == k)) for k in (1, 2, 3, 4))
+        if min(n1, n2, n3) > 0:
+            y = n1 / (n1 + 2 * n2)
+            amounts = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
+            if all(0 <= amount <= k for k, amount in enumerate(amounts, 1)):
+                return cls(amounts, fallback=False)
+        return cls(FALLBACK_DISCOUNTS, fallback=True)
+
+    def of(self, counts: np.ndarray) -> np.ndarray:
+        """The discount of each count."""
+        return np.array([0.0, *self.amounts])[np.minimum(counts, 3)]
+
+
+def memory_bytes(tokens: int, sentences: int, order: int) -> int:
+    """At most so much memory is taken by `estimate`."""
+    words = tokens + sentences
+    return words * (BYTES_PER_WORD + order * BYTES_PER_NGRAM)
+
+
+def estimate(
+    store: TokenStore, order: int, progress: Callable[[int, int], None] | None = None
+) -> tuple[NGramModel, list[Discounts]]:
+    """The model of a store's training text, and its discounts; `progress` is told how many orders of how many are done."""
+    if not 1 <= order <= MOST_ORDERS:
+        raise NcelmError(f"--order is {order}: give a number from 1 to {MOST_ORDERS}")
+    split, vocabulary = store.split("train"), len(store.vocabulary)
+    needed, there = memory_bytes(split.tokens, split.n_sentences, order), total_memory()
+    if there is not None and needed > there:
+        raise NcelmError(
+            f"a model of order {order} may take {needed / 1e9:,.1f} GB of memory and this machine has "
+            f"{there / 1e9:,.1f} GB: give a lower --order"
+        )
+    report = progress or (lambda done, total: None)
+    ids = text_with_beginnings(split, store.boundary == "sentence", vocabulary)
+    levels = _count(ids, vocabulary, order, lambda done: report(done, 2 * order))
+    return _smooth(levels, vocabulary, lambda done: report(order + done, 2 * order))
+
+
+def text_with_beginnings(split: Split, within_sentence: bool, begin: int) -> np.ndarray:
+    """The words of a split with <s> before each sentence, or before the whole text; (N,) int32."""
+    starts = split.sentences[:-1].astype(np.int64) if within_sentence else np.zeros(1, np.int64)
+    return np.insert(split.ids.astype(np.int32), starts, begin)
+
+
+@dataclass
+class _Level:
+    """The n-grams of one order, sorted; one entry for each."""
+
+    words: np.ndarray  # last word, (G_n,) int32
+    bounds: np.ndarray  # where the n-grams with each history begin, (G_{n-1} + 1,) int64
+    suffixes: np.ndarray  # the rank of the (n − 1)-gram without its first word, (G_n,) int32
+    counts: np.ndarray  # adjusted: see _count, (G_n,) int64
+
+
+def _count(ids: np.ndarray, begin: int, order: int, done: Callable[[int], None]) -> list[_Level]:
+    """Find the n-grams of all orders and their adjusted counts.
+
+    Adjusted is: below order N, how many different words stand before an n-gram; at order N, and for n-grams that begin
+    with <s>, before which nothing stands, how often it was seen.
+    """
+    size = begin + 1  # numbers below this are words or <s>
+    place = np.arange(ids.size, dtype=np.int32)
+    depth = place - np.maximum.accumulate(np.where(ids == begin, place, -1)) + 1  # words since <s>, it and this one too
+    del place
+    seen = np.bincount(ids[ids != begin], minlength=size)
+    levels = [
+        _Level(np.arange(size, dtype=np.int32), np.array([0, size]), np.zeros(size, np.int32), seen)
+    ]
+    ranks = ids  # of the n-gram that ends at each word
+    done(1)
+    for n in range(2, order + 1):
+        ends = np.flatnonzero(depth >= n).astype(np.int32)  # where an n-gram ends
+        if ends.size == 0:
+            raise NcelmError(f"no sentence of the text has {n} words, <s> and </s> counted: give a lower --order than {n}")
+        keys = ranks[ends - 1].astype(np.int64) * size + ids[ends]  # history and last word
+        by_key = np.argsort(keys)
+        keys = keys[by_key]
+        new = np.append(True, keys[1:] != keys[:-1])
+        firsts = np.flatnonzero(new)
+        distinct, where = keys[firsts], ends[by_key[firsts]]  # each n-gram, and a place where it ends
+        seen = np.diff(np.append(firsts, ends.size))
+        suffixes = ranks[where].astype(np.int32)
+        bounds = np.searchsorted(distinct, np.arange(levels[-1].words.size + 1, dtype=np.int64) * size)
+        levels.append(_Level((distinct % size).astype(np.int32), bounds, suffixes, seen))
+        # the level below: those that do not begin with <s> are counted by the words before them
+        below = levels[-2]
+        before = np.bincount(suffixes, minlength=below.words.size)
+        below.counts = np.where(before > 0, before, below.counts)
+        following = np.full(ids.size, -1, np.int32)
+        following[ends[by_key]] = np.cumsum(new, dtype=np.int32) - 1
+        ranks = following
+        done(n)
+    levels[0].counts[begin] = 0  # never predicted
+    return levels
+
+
+def _smooth(levels: list[_Level], vocabulary: int, done: Callable[[int], None]) -> tuple[NGramModel, list[Discounts]]:
+    """Interpolated modified Kneser–Ney: from counts to probabilities and back-off weights, order by order."""
+    discounts, logs, backoffs = [], [], []
+    lower = np.full(vocabulary + 1, 1.0 / vocabulary)  # below the first order all words are alike
+    for n, level in enumerate(levels, 1):
+        discount = Discounts.estimate(level.counts)
+        taken = discount.of(level.counts)
+        totals, left = _sums(level.counts, level.bounds), _sums(taken, level.bounds)
+        # a history that nothing follows gives all it has to the shorter one
+        gamma = np.divide(left, totals, out=np.ones_like(left), where=totals > 0)
+        history = np.repeat(np.arange(level.bounds.size - 1), np.diff(level.bounds))
+        probabilities = (level.counts - taken) / np.maximum(totals, 1)[history] + gamma[history] * lower[level.suffixes]
+        if n == 1:
+            probabilities[vocabulary] = 0.0
+        else:
+            backoffs.append(np.log(gamma).astype(np.float32))
+        with np.errstate(divide="ignore"):
+            logs.append(np.log(probabilities).astype(np.float32))
+        discounts.append(discount)
+        lower = probabilities
+        done(n)
+    counts = tuple(level.words.size for level in levels)
+    begins = np.cumsum((0, *counts))  # of each order in the flat arrays
+    children = [level.bounds[:-1] + begins[n] for n, level in enumerate(levels) if n > 0]
+    model = NGramModel(
+        counts=counts,
+        words=np.concatenate([level.words for level in levels]),
+        children=np.concatenate([*children, begins[-1:]]).astype(np.int64),
+        log_probabilities=np.concatenate(logs),
+        log_backoffs=np.concatenate([*backoffs, np.zeros(0, np.float32)]),
+    )
+    return model, discounts
+
+
+def _sums(values: np.ndarray, bounds: np.ndarray) -> np.ndarray:
+    """Sums of values between bounds, float64."""
+    running = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+    return running[bounds[1:]] - running[bounds[:-1]]

@@ -1,0 +1,109 @@
+"""The compiled loops of n-gram models: arrays in, arrays out.
+
+A file of its own, because nothing here calls or is called by the training kernels.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+compiled = njit(cache=True, nogil=True, error_model="numpy", boundscheck=False)
+
+BLOCK = 4096  # words in one piece of work
+
+
+class Trie(NamedTuple):
+    """An n-gram model: see ngram.NGramModel."""
+
+    order: int
+    words: np.ndarray
+    children: np.ndarray
+    log_probabilities: np.ndarray
+    log_backoffs: np.ndarray
+
+
+@compiled
+def child(trie, place, word):
+    """Where the n-gram at `place` extended by a word is, or -1."""
+    low, high = trie.children[place], trie.children[place + 1]
+    while low < high:
+        middle = (low + high) >> 1
+        if trie.words[middle] < word:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < trie.children[place + 1] and trie.words[low] == word else -1
+
+
+@compiled
+def step(trie, state, word):
+    """Take the next word: return log P(word | state) and move `state` on.
+
+    state[m] is where the (m + 1)-gram that ends at the last word is, or -1; (N - 1,).
+    """
+    log_backoff, score, known = 0.0, 0.0, False
+    carried = np.int64(word)  # what will be the place of the unigram, then of the bigram, …
+    for m in range(state.size - 1, -1, -1):
+        place = state[m]
+        if place >= 0:
+            longer = child(trie, place, word)
+            if longer >= 0 and not known:
+                score, known = trie.log_probabilities[longer] + log_backoff, True
+            elif not known:
+                log_backoff += trie.log_backoffs[place]
+        else:
+            longer = -1
+        if m + 1 < state.size:
+            state[m + 1] = longer
+    if not known:
+        score = trie.log_probabilities[word] + log_backoff
+    if state.size:
+        state[0] = carried
+    return score
+
+
+@compiled
+def score_positions(thread, threads, sync, trie, ids, within_sentence, end_id, begin_id, first, last, out):
+    """log P of the words at positions first..last, by all threads, a block of words at a time."""
+    state = np.empty(trie.order - 1, np.int64)
+    block = first + thread * BLOCK
+    while block < last:
+        # what came before the block matters as far back as the order goes
+        start = max(block - (trie.order - 1), 0)
+        fresh(trie, ids, start, within_sentence, end_id, begin_id, state)
+        for position in range(start, min(block + BLOCK, last)):
+            if position > start and within_sentence and ids[position - 1] == end_id:
+                begin(state, begin_id)
+            score = step(trie, state, np.int64(ids[position]))
+            if position >= block:
+                out[position - first] = score
+        block += threads * BLOCK
+
+
+@compiled
+def begin(state, begin_id):
+    """The state at the start of a sentence."""
+    state[:] = -1
+    if state.size:
+        state[0] = begin_id
+
+
+@compiled
+def fresh(trie, ids, position, within_sentence, end_id, begin_id, state):
+    """The state before `position` as far as can be told without looking back."""
+    state[:] = -1
+    if position == 0 or (within_sentence and ids[position - 1] == end_id):
+        begin(state, begin_id)
+
+
+@compiled
+def distribution(trie, history, out):
+    """log P of every word after a history."""
+    state, trial = np.empty(trie.order - 1, np.int64), np.empty(trie.order - 1, np.int64)
+    state[:] = -1
+    for i in range(history.size):
+        step(trie, state, history[i])
+    for word in range(out.size):
+        trial[:] = state
+        out[word] = step(trie, trial, word)
