@@ -20,6 +20,7 @@ from ncelm.machine import total_memory
 from ncelm.threads import Team
 
 MOST_ORDERS = 10
+LEAST = np.float32(-99.0)  # the base-10 logarithm of what has no probability, as is the habit
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # for n-grams seen once, twice, more often, where counts of counts tell none
 BYTES_PER_WORD = 56  # of the text, while an order is being sorted …
 BYTES_PER_NGRAM = 29  # … and of each n-gram, whose number is at most that of the words
@@ -32,8 +33,9 @@ class NGramModel:
     counts: tuple[int, ...]  # n-grams of each order
     words: np.ndarray  # the last word of each n-gram, order after order, (G,) int32; order 1 is 0, 1, …, V
     children: np.ndarray  # where the extensions of each n-gram below order N begin in `words`; and the end of all
-    log_probabilities: np.ndarray  # (G,) float32, natural logarithm; of <s>, which is never predicted, -inf
-    log_backoffs: np.ndarray  # of each n-gram below order N, float32
+    # logarithms to base 10, float32, as ARPA files have them, so that a file read and written again is the same
+    log_probabilities: np.ndarray  # (G,); of <s>, which is never predicted, LEAST
+    log_backoffs: np.ndarray  # of each n-gram below order N
 
     two_sided = False
 
@@ -49,17 +51,17 @@ class NGramModel:
     def score_positions(
         self, corpus: kernels.Corpus, first: int, last: int, team: Team
     ) -> tuple[np.ndarray, np.ndarray]:
-        """log P(w|h) of the words at positions first..last, and the logarithm of its normaliser, which is 0."""
+        """log P(w|h) of the words at positions first..last, natural, and the logarithm of its normaliser, which is 0."""
         out = np.empty(last - first, np.float64)
         ids, _, within_sentence, end_id, pad_id, _ = corpus
         team.run(ngram_kernels.score_positions, 1, self.view(), ids, within_sentence, end_id, pad_id, first, last, out)
-        return out, np.zeros(last - first)
+        return out * np.log(10.0), np.zeros(last - first)
 
     def distribution(self, history: list[int]) -> np.ndarray:
         """P(w | history) of every word, (V,): ids of the words before, <s> = V first where the sentence begins."""
         out = np.empty(self.counts[0] - 1, np.float64)
         ngram_kernels.distribution(self.view(), np.asarray(history, np.int64), out)
-        return np.exp(out)
+        return 10.0**out
 
 
 @dataclass(frozen=True)
@@ -180,12 +182,11 @@ def _smooth(levels: list[_Level], vocabulary: int, done: Callable[[int], None]) 
         gamma = np.divide(left, totals, out=np.ones_like(left), where=totals > 0)
         history = np.repeat(np.arange(level.bounds.size - 1), np.diff(level.bounds))
         probabilities = (level.counts - taken) / np.maximum(totals, 1)[history] + gamma[history] * lower[level.suffixes]
+        logs.append(np.log10(probabilities).astype(np.float32))
         if n == 1:
-            probabilities[vocabulary] = 0.0
+            logs[0][vocabulary] = LEAST
         else:
-            backoffs.append(np.log(gamma).astype(np.float32))
-        with np.errstate(divide="ignore"):
-            logs.append(np.log(probabilities).astype(np.float32))
+            backoffs.append(np.log10(gamma).astype(np.float32))
         discounts.append(discount)
         lower = probabilities
         done(n)

@@ -14,7 +14,7 @@ BLOCK = 4096  # words in one piece of work
 
 
 class Trie(NamedTuple):
-    """An n-gram model: see ngram.NGramModel."""
+    """An n-gram model: see ngram.NGramModel. Logarithms here are to base 10."""
 
     order: int
     words: np.ndarray
