@@ -20,7 +20,7 @@ NO_CONSTANTS = kernels.Constants(np.zeros(0, np.float32), np.zeros(0, np.float32
 
 
 def corpus_view(
-    split: Split, store: TokenStore, context: int, context_numbers: np.ndarray = NO_NUMBERS
+    split: Split, store: TokenStore, context: int = 0, context_numbers: np.ndarray = NO_NUMBERS
 ) -> kernels.Corpus:
     """What the kernels need to know of a split."""
     within_sentence, end_id = store.boundary == "sentence", store.vocabulary.end_id

@@ -1,17 +1,32 @@
 """Perplexities that are what they say, and the scores of sentences and words. Natural logarithms throughout."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from ncelm import kernels
 from ncelm.corpus import TokenStore
 from ncelm.engine import corpus_view
-from ncelm.model import LogBilinear
 from ncelm.threads import Team
 
 CHUNK = 1 << 20  # words evaluated in one go: memory does not grow with the text
+
+
+class WordModel(Protocol):
+    """Whatever gives each word of a text a probability: log-bilinear models, n-grams, mixtures of them."""
+
+    @property
+    def two_sided(self) -> bool:
+        """Does it see words after the one it predicts? Then a sentence's score is not its probability."""
+
+    def score_positions(
+        self, corpus: kernels.Corpus, first: int, last: int, team: Team
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and log normalisers, each (last - first,), of the words at positions first..last of a text.
+
+        log P(w|h) is their difference. How much context it looks at is the model's own business.
+        """
 
 
 @dataclass(frozen=True)
@@ -60,20 +75,11 @@ class Tally:
         )
 
 
-def score_ids(
-    model: LogBilinear, corpus: kernels.Corpus, first: int, last: int, team: Team
-) -> tuple[np.ndarray, np.ndarray]:
-    """s(w, h) and log Z(h), each (last - first,), of the words at positions first..last."""
-    scores, log_z = np.empty(last - first, np.float32), np.empty(last - first, np.float64)
-    team.run(kernels.score_positions, 1, corpus, model.parameters(), first, last, scores, log_z)
-    return scores, log_z
-
-
-def evaluate_split(model: LogBilinear, store: TokenStore, name: str, team: Team) -> Evaluation:
+def evaluate_split(model: WordModel, store: TokenStore, name: str, team: Team) -> Evaluation:
     """Perplexity of a model on a split of a store, exactly normalised."""
     split = store.split(name)
-    corpus = corpus_view(split, store, model.config.context)
+    corpus = corpus_view(split, store)
     tally = Tally()
     for first in range(0, split.tokens, CHUNK):
-        tally.add(*score_ids(model, corpus, first, min(first + CHUNK, split.tokens), team))
+        tally.add(*model.score_positions(corpus, first, min(first + CHUNK, split.tokens), team))
     return tally.result(split.n_sentences, split.unknown)

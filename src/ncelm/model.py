@@ -7,6 +7,7 @@ import numpy as np
 
 from ncelm import kernels
 from ncelm.errors import NcelmError
+from ncelm.threads import Team
 
 Matrices = Literal["full", "diagonal"]
 
@@ -125,6 +126,20 @@ class LogBilinear:
         out = np.empty((len(contexts), self.config.dim), np.float32)
         kernels.predict_contexts(self.parameters(), contexts, out)
         return out
+
+    @property
+    def two_sided(self) -> bool:
+        """Does the model see words after the one it predicts?"""
+        return self.config.context_after > 0
+
+    def score_positions(
+        self, corpus: kernels.Corpus, first: int, last: int, team: Team
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """s(w, h) and log Z(h), each (last - first,), of the words at positions first..last of a text."""
+        scores, log_z = np.empty(last - first, np.float32), np.empty(last - first, np.float64)
+        corpus = corpus._replace(before=self.config.context)
+        team.run(kernels.score_positions, 1, corpus, self.parameters(), first, last, scores, log_z)
+        return scores, log_z
 
     def scores(self, contexts: np.ndarray) -> np.ndarray:
         """s(w, h) = q̂ᵀ q_w + b_w (Eq. 3) for every word: contexts (n, c) → (n, V). Not normalised."""

@@ -582,8 +582,8 @@ class _Training:
         if state.step // every == (state.step - n) // every:
             return
         split = self.store.split("valid" if "valid" in self.store.splits else "train")
-        corpus = corpus_view(split, self.store, self.config.model.context)
-        scores, log_z = evaluate.score_ids(self.model, corpus, 0, min(split.tokens, PROBED_WORDS), team)
+        corpus = corpus_view(split, self.store)
+        scores, log_z = self.model.score_positions(corpus, 0, min(split.tokens, PROBED_WORDS), team)
         with np.errstate(over="ignore"):
             perplexity = float(np.exp(np.mean(log_z - scores)))
         if not perplexity < self.sizes.vocabulary:  # not so for NaN either
