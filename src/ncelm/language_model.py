@@ -8,15 +8,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
 from ncelm import kernels, run
 from ncelm.corpus import Boundary, TokenStore
 from ncelm.errors import NcelmError
-from ncelm.evaluate import Evaluation, Tally, evaluate_split, score_ids
+from ncelm.evaluate import Evaluation, Tally, WordModel, evaluate_split
+from ncelm.mixture import Mixture
 from ncelm.model import LogBilinear, ModelConfig
+from ncelm.ngram import NGramModel
 from ncelm.text import TextSettings, Tokenizer
 from ncelm.threads import Team
 from ncelm.vocabulary import END, Vocabulary
@@ -38,7 +40,7 @@ class WordScore:
 class LanguageModel:
     """A model that can be asked about text."""
 
-    model: LogBilinear
+    model: WordModel
     vocabulary: Vocabulary
     boundary: Boundary
     text: TextSettings
@@ -50,29 +52,24 @@ class LanguageModel:
         """Read a run that training has left."""
         path = Path(path)
         description = run.read_config(path)
+        damaged = NcelmError(f"{path / run.CONFIG} is damaged: restore it from a copy or train again")
         try:
-            config = ModelConfig(**description["config"]["model"])
             boundary, text = description["boundary"], TextSettings(**description["text"])
             store_path = Path(description["store"]["path"])
             if boundary not in get_args(Boundary) or text.tokenizer not in get_args(Tokenizer):
-                raise ValueError
+                raise damaged
+            vocabulary = Vocabulary.load(path / run.VOCABULARY)
+            if description.get("vocabulary_digest") != vocabulary.digest:
+                raise NcelmError(f"{path / run.VOCABULARY} is not the vocabulary of this model: restore it from a copy")
+            model = _read_model(path, description, len(vocabulary))
         except (KeyError, TypeError, ValueError) as error:
-            raise NcelmError(f"{path / run.CONFIG} is damaged: restore it from a copy or train again") from error
-        if not (path / run.MODEL).exists():
-            raise NcelmError(
-                f"{path} has no {run.MODEL}: if training was stopped in its first epoch, go on with --resume"
-            )
-        vocabulary = Vocabulary.load(path / run.VOCABULARY)
-        if description.get("vocabulary_digest") != vocabulary.digest:
-            raise NcelmError(f"{path / run.VOCABULARY} is not the vocabulary of this model: restore it from a copy")
-        arrays, _ = run.read_arrays(path / run.MODEL, LogBilinear.shapes(config, len(vocabulary)))
-        model = LogBilinear.from_arrays(config, arrays)
+            raise damaged from error
         return cls(model, vocabulary, boundary, text, store_path, threads)
 
     @property
     def two_sided(self) -> bool:
         """Does the model see words after the one it predicts? Then a sentence's score is not its probability."""
-        return self.model.config.context_after > 0
+        return self.model.two_sided
 
     # -- sentences ----------------------------------------------------------------------------------------------------
 
@@ -135,7 +132,7 @@ class LanguageModel:
         with Team(self.threads) as team:
             while batch := [self._words(sentence) for sentence in islice(iterator, BATCH_SENTENCES)]:
                 ids = np.concatenate([self._encode(words) for words in batch])
-                yield batch, ids, *score_ids(self.model, self._alone(ids), 0, ids.size, team)
+                yield batch, ids, *self.model.score_positions(self._alone(ids), 0, ids.size, team)
 
     def _words(self, sentence: Sentence) -> list[str]:
         if isinstance(sentence, str):
@@ -153,7 +150,7 @@ class LanguageModel:
         """Each sentence by itself: contexts end at its ends, and outside is padding, as at the start of a text."""
         words = self.vocabulary
         pad = words.end_id if self.boundary == "stream" else words.out_of_sentence_id
-        return kernels.Corpus(ids, self.model.config.context, True, words.end_id, pad)
+        return kernels.Corpus(ids, 0, True, words.end_id, pad)
 
     # -- words --------------------------------------------------------------------------------------------------------
 
@@ -175,9 +172,36 @@ class LanguageModel:
 
     def vectors(self, table: str = "context") -> np.ndarray:
         """Word vectors, (V, d): as words of a context (r_w) or as predicted words (q_w)."""
+        if not isinstance(self.model, LogBilinear):
+            raise NcelmError("this model has no word vectors: they are made by `ncelm train`")
         match table:
             case "context":
                 return self.model.context_vectors[:-1]
             case "target":
                 return self.model.target_vectors
         raise NcelmError(f"there is no table of vectors {table!r}: choose context or target")
+
+
+def _read_model(path: Path, description: dict[str, Any], vocabulary_size: int) -> WordModel:
+    """The parameters of a run, whatever kind of model it is."""
+    kind = description.get("kind", "log-bilinear")
+    if kind == "mixture":
+        return _read_mixture(path, description)
+    if not (path / run.MODEL).exists():
+        raise NcelmError(f"{path} has no {run.MODEL}: if training was stopped in its first epoch, go on with --resume")
+    if kind == "ngram":
+        return NGramModel.load(path / run.MODEL, vocabulary_size)
+    if kind != "log-bilinear":
+        raise NcelmError(f"{path} holds a model of the kind {kind!r}, which gives words no probabilities")
+    config = ModelConfig(**description["config"]["model"])
+    arrays, _ = run.read_arrays(path / run.MODEL, LogBilinear.shapes(config, vocabulary_size))
+    return LogBilinear.from_arrays(config, arrays)
+
+
+def _read_mixture(path: Path, description: dict[str, Any]) -> Mixture:
+    """A mixture names its parts, which are runs of their own."""
+    parts = [LanguageModel.load(part) for part in description["parts"]]
+    for part, where in zip(parts, description["parts"], strict=True):
+        if part.vocabulary.digest != description["vocabulary_digest"]:
+            raise NcelmError(f"{where} is not the run it was when {path} was mixed: its vocabulary is another")
+    return Mixture(tuple(part.model for part in parts), np.array(description["weights"], np.float64))
