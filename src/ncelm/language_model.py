@@ -12,13 +12,12 @@ from typing import Any, get_args
 
 import numpy as np
 
-from ncelm import kernels, run
+from ncelm import kernels, ngram, run
 from ncelm.corpus import Boundary, TokenStore
 from ncelm.errors import NcelmError
 from ncelm.evaluate import Evaluation, Tally, WordModel, evaluate_split
 from ncelm.mixture import Mixture
 from ncelm.model import LogBilinear, ModelConfig
-from ncelm.ngram import NGramModel
 from ncelm.text import TextSettings, Tokenizer
 from ncelm.threads import Team
 from ncelm.vocabulary import END, Vocabulary
@@ -190,7 +189,7 @@ def _read_model(path: Path, description: dict[str, Any], vocabulary_size: int) -
     if not (path / run.MODEL).exists():
         raise NcelmError(f"{path} has no {run.MODEL}: if training was stopped in its first epoch, go on with --resume")
     if kind == "ngram":
-        return NGramModel.load(path / run.MODEL, vocabulary_size)
+        return ngram.load(path / run.MODEL, vocabulary_size)
     if kind != "log-bilinear":
         raise NcelmError(f"{path} holds a model of the kind {kind!r}, which gives words no probabilities")
     config = ModelConfig(**description["config"]["model"])

@@ -10,10 +10,11 @@ Nothing is kept for each n-gram but numbers in arrays.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from ncelm import kernels, ngram_kernels
+from ncelm import kernels, ngram_kernels, run
 from ncelm.corpus import Split, TokenStore
 from ncelm.errors import NcelmError
 from ncelm.machine import total_memory
@@ -62,6 +63,39 @@ class NGramModel:
         out = np.empty(self.counts[0] - 1, np.float64)
         ngram_kernels.distribution(self.view(), np.asarray(history, np.int64), out)
         return 10.0**out
+
+
+ARRAYS = {"words": "int32", "children": "int64", "log_probabilities": "float32", "log_backoffs": "float32"}
+
+
+def save(model: NGramModel, path: Path) -> None:
+    """Write a model in the form that is mapped into memory."""
+    run.write_mapped(path, {name: getattr(model, name) for name in ARRAYS}, {"kind": "ngram", "counts": model.counts})
+
+
+def load(path: Path, vocabulary_size: int) -> NGramModel:
+    """Map a model of `save` into memory and check what queries rely on: no place they look at may lie outside."""
+    damaged = NcelmError(f"{path} is damaged: restore it from a copy or train again")
+    arrays, header = run.map_arrays(path, ARRAYS)
+    counts = header.get("counts")
+    if not isinstance(counts, list) or not all(type(count) is int and count > 0 for count in counts):
+        raise damaged
+    below = sum(counts[:-1])
+    fits = (
+        1 <= len(counts) <= MOST_ORDERS
+        and counts[0] == vocabulary_size + 1
+        and arrays["words"].size == arrays["log_probabilities"].size == sum(counts)
+        and arrays["log_backoffs"].size == below
+        and arrays["children"].size == below + 1
+    )
+    if not fits:
+        raise damaged
+    children = arrays["children"]
+    if children[0] != counts[0] * (below > 0) + sum(counts) * (below == 0) or children[-1] != sum(counts):
+        raise damaged
+    if not ngram_kernels.rises(children):
+        raise damaged
+    return NGramModel(tuple(counts), **arrays)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,15 @@ class Trie(NamedTuple):
 
 
 @compiled
+def rises(values):
+    """Does no value lie below the one before it?"""
+    for i in range(1, values.size):
+        if values[i] < values[i - 1]:
+            return False
+    return True
+
+
+@compiled
 def child(trie, place, word):
     """Where the n-gram at `place` extended by a word is, or -1."""
     low, high = trie.children[place], trie.children[place + 1]

@@ -23,6 +23,7 @@ from ncelm.errors import NcelmError
 from ncelm.files import read_bytes, read_json, write_whole
 
 VERSION = 1
+DTYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}  # as safetensors names them
 CONFIG, VOCABULARY, MODEL, CHECKPOINT, METRICS = (
     "config.json",
     "vocab.txt",
@@ -74,6 +75,52 @@ def read_arrays(path: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[st
             raise NcelmError(f"{path} holds numbers that are not finite, or enormous, in {name}: it cannot be used")
     if set(arrays) != set(shapes):
         raise NcelmError(f"{path} does not fit its {CONFIG}: it has {', '.join(sorted(set(arrays) - set(shapes)))} too")
+    return arrays, header
+
+
+def write_mapped(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
+    """The same kind of file as write_arrays, for arrays too large to be held twice."""
+    entries: dict[str, Any] = {"__metadata__": {"ncelm": json.dumps({"version": VERSION, **header}, sort_keys=True)}}
+    end = 0
+    for name, array in arrays.items():
+        begin, end = end, end + array.nbytes
+        entries[name] = {"dtype": DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [begin, end]}
+    head = json.dumps(entries).encode()
+    head += b" " * (-len(head) % 8)  # arrays begin at a multiple of 8
+    with write_whole(path) as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for array in arrays.values():
+            np.ascontiguousarray(array).tofile(file)
+
+
+def map_arrays(path: Path, kinds: dict[str, str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Map the arrays of write_mapped into memory, without reading them: vectors of these types, and nothing else."""
+    damaged = NcelmError(f"{path} is damaged or not an ncelm file: restore it from a copy or make it again")
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if not 2 <= length <= min(size - 8, 100_000):
+            raise damaged
+        try:
+            entries = json.loads(file.read(length))
+            header = json.loads(entries.pop("__metadata__")["ncelm"])
+            if header["version"] > VERSION:
+                raise NcelmError(f"{path} was written by a newer ncelm (version {header['version']}): upgrade ncelm")
+            arrays, end = {}, 0
+            for name, kind in kinds.items():
+                entry = entries.pop(name)
+                (count,), (begin, end_here) = entry["shape"], entry["data_offsets"]
+                if entry["dtype"] != DTYPES[kind] or begin != end or end_here - begin != count * np.dtype(kind).itemsize:
+                    raise damaged
+                end = end_here
+                place = 8 + length + begin
+                if place + end - begin > size:
+                    raise damaged
+                arrays[name] = np.memmap(path, kind, "r", place, (count,)) if count else np.zeros(0, kind)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise damaged from error
+    if entries or 8 + length + end != size:
+        raise damaged
     return arrays, header
 
 
