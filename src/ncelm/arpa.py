@@ -4,61 +4,66 @@
     ngram 1=3
     …
     \\1-grams:
-    -1.2041200 the -0.3010300
+    -1.20412    the    -0.30103
     …
     \\end\\
 
-A line has log10 P, the words, and log10 of the back-off weight where the n-gram is the history of a longer one. What is read
-can be written again without loss: numbers are kept as they are, to the precision of float32.
+A line has log10 P, the words, and log10 of the back-off weight if longer n-grams begin with this one. What is read can be written
+again without loss: numbers stay what they are, to the precision of float32.
+
+Ordinary lines are written and read by compiled code (`arpa_kernels`); whatever looks odd is read again, slowly, by Python, which can
+say what is wrong.
 """
 
 import gzip
 import math
 import zlib
-from array import array
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 
+from ncelm import arpa_kernels
+from ncelm.arpa_kernels import Spelling
 from ncelm.errors import NcelmError
-from ncelm.files import write_whole
+from ncelm.files import refuse_existing, write_whole
 from ncelm.ngram import LEAST, MOST_ORDERS, NGramModel
 from ncelm.vocabulary import END, UNKNOWN, Vocabulary
 
 BEGIN = "<s>"
-BATCH = 100_000  # n-grams written at a time
+BATCH = 1 << 17  # n-grams written or read at a time
+BLOCK_BYTES = 1 << 23
 LONGEST_LINE = 1 << 20  # bytes
+
+OnNgrams = Callable[[int, int], None]  # hears how many n-grams of how many are done
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-def write_arpa(
-    path: Path, model: NGramModel, vocabulary: Vocabulary, progress: Callable[[int, int], None] | None = None
-) -> None:
-    """Write a model as an ARPA file, packed if its name ends with .gz."""
-    spell = np.array([*vocabulary.words, BEGIN], dtype=object)
+def write_arpa(path: Path, model: NGramModel, vocabulary: Vocabulary, progress: OnNgrams | None = None) -> None:
+    """Write a model as an ARPA file, which must not exist; packed if its name ends with .gz."""
+    refuse_existing(path)
+    letters, bounds, _ = _spelling([*(word.encode() for word in vocabulary.words), BEGIN.encode()])
+    lengths = np.diff(bounds)
     done, total = 0, sum(model.counts)
-    with write_whole(path) as raw, _packer(raw, path) as file:
-        file.write("\\data\\\n" + "".join(f"ngram {n}={count}\n" for n, count in enumerate(model.counts, 1)))
+    with write_whole(path) as raw, _packed(raw, path) as file:
+        file.write(b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % each for each in enumerate(model.counts, 1)))
         for n, first, words in _batches(model):
             if first == 0:
-                file.write(f"\n\\{n}-grams:\n")
-            start = sum(model.counts[: n - 1]) + first
-            logs = model.log_probabilities[start : start + len(words)].tolist()
-            texts = (" ".join(row) for row in spell[words].tolist())
-            if n < model.order:
-                backoffs = model.log_backoffs[start : start + len(words)].tolist()
-                lines = (f"{_number(p)}\t{t}\t{_number(b)}\n" for p, t, b in zip(logs, texts, backoffs, strict=True))
-            else:
-                lines = (f"{_number(p)}\t{t}\n" for p, t in zip(logs, texts, strict=True))
-            file.write("".join(lines))
+                file.write(b"\n\\%d-grams:\n" % n)
+            here = slice(sum(model.counts[: n - 1]) + first, sum(model.counts[: n - 1]) + first + len(words))
+            backoffs = model.log_backoffs[here] if n < model.order else np.zeros(0, np.float32)
+            line_ends = (2 * arpa_kernels.LONGEST_NUMBER + 3 + n) * len(words)
+            out = np.empty(int(lengths[words].sum()) + line_ends, np.uint8)
+            size = arpa_kernels.write_ngrams(words, model.log_probabilities[here], backoffs, letters, bounds, out)
+            file.write(out[:size].data)
             done += len(words)
             if progress:
                 progress(done, total)
-        file.write("\n\\end\\\n")
+        file.write(b"\n\\end\\\n")
 
 
 def _batches(model: NGramModel) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -67,111 +72,127 @@ def _batches(model: NGramModel) -> Iterator[tuple[int, int, np.ndarray]]:
     for n, count in enumerate(model.counts, 1):
         for first in range(0, count, BATCH):
             places = np.arange(first, min(first + BATCH, count)) + begins[n - 1]
-            columns = [model.words[places]]
+            words = np.empty((places.size, n), np.int32)
+            words[:, n - 1] = model.words[places]
             for m in range(n - 1, 0, -1):  # up the trie: the history of each
                 level = model.children[begins[m - 1] : begins[m]]
                 places = np.searchsorted(level, places, side="right") - 1 + begins[m - 1]
-                columns.append(model.words[places])
-            yield n, first, np.stack(columns[::-1], axis=1)
+                words[:, m - 1] = model.words[places]
+            yield n, first, words
 
 
-def _number(value: float) -> str:
-    """The shortest decimal that is this float32."""
-    return str(np.float32(value))
+@contextmanager
+def _packed(raw: IO[bytes], path: Path) -> Iterator[IO[bytes]]:
+    """The file itself, or a packer on top of it if the name says so."""
+    if path.suffix != ".gz":
+        yield raw
+        return
+    # no time in the header: the same model gives the same bytes
+    with gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0, compresslevel=6) as file:
+        yield cast(IO[bytes], file)
 
 
-class _packer:
-    """A text file on top of a binary one, packed if the name says so."""
-
-    def __init__(self, raw: IO[bytes], path: Path) -> None:
-        # no time in the header: the same model gives the same bytes
-        self.packed = gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) if path.suffix == ".gz" else None
-        self.raw = raw
-
-    def __enter__(self) -> "_packer":
-        return self
-
-    def write(self, text: str) -> None:
-        (self.packed or self.raw).write(text.encode())
-
-    def __exit__(self, *error: object) -> None:
-        if self.packed:
-            self.packed.close()
+def _spelling(words: list[bytes]) -> Spelling:
+    bounds = np.cumsum([0, *map(len, words)], dtype=np.int64)
+    letters = np.frombuffer(b"".join(words), np.uint8)
+    slots = np.full(1 << (2 * len(words)).bit_length(), -1, np.int32)
+    arpa_kernels.fill_slots(letters, bounds, slots)
+    return Spelling(letters, bounds, slots)
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def read_arpa(path: Path, progress: Callable[[int, int], None] | None = None) -> tuple[NGramModel, Vocabulary]:
-    """Read an ARPA file, packed or not, and check everything a query relies on."""
-    with _Lines(path) as lines:
+def read_arpa(
+    path: Path, like: Vocabulary | None = None, progress: OnNgrams | None = None
+) -> tuple[NGramModel, Vocabulary]:
+    """Read an ARPA file, packed or not, and check everything a query relies on.
+
+    With `like`, words get the ids they have there; they must be the same words.
+    """
+    with _Lines.of(path) as lines:
         counts = _read_counts(lines)
-        names: dict[str, int] = {}  # words in the order of the 1-grams
-        sections = []
+        names: list[bytes] = []  # words in the order of the 1-grams
+        sections: list[_Section] = []
         for n, count in enumerate(counts, 1):
-            sections.append(_read_section(lines, n, count, names))
-            if progress:
-                progress(n, len(counts))
-        if lines.here != "\\end\\":
-            raise lines.error(f"{lines.here[:40]!r} stands where \\end\\ should")
-    return _assemble(path, sections, names)
+            before = sum(counts[: n - 1])
+            report = (lambda done, before=before: progress(before + done, sum(counts))) if progress else lambda _: None
+            sections.append(_read_words(lines, count, names) if n == 1 else _read_section(lines, n, count, names, report))
+        if lines.here != b"\\end\\":
+            raise lines.error(f"{_shown(lines.here)} stands where \\end\\ should")
+    return _assemble(path, sections, [name.decode() for name in names], like)
 
 
 class _Lines:
     """The lines of a file that are not blank, one at a time, with their numbers."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.number, self.here = path, 0, ""
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self.path, self._file = path, file
+        self.block, self.at = b"", 0  # read, and how far we are in it
+        self.number, self.here = 0, b""  # the current line
 
-    def __enter__(self) -> "_Lines":
+    @classmethod
+    @contextmanager
+    def of(cls, path: Path) -> Iterator["_Lines"]:
+        """Open a file, packed or not."""
         try:
-            self._file: IO[bytes] = self.path.open("rb")
-            if self._file.read(2) == b"\x1f\x8b":
-                self._file.close()
-                self._file = gzip.open(self.path, "rb")
-            else:
-                self._file.seek(0)
+            with path.open("rb") as raw:
+                packed = raw.read(2) == b"\x1f\x8b"
+                raw.seek(0)
+                yield cls(path, cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if packed else raw)
+        except FileNotFoundError:
+            raise NcelmError(f"there is no file {path}") from None
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            raise NcelmError(f"{path} is damaged or cut short ({error}): copy it again") from error
         except OSError as error:
-            raise NcelmError(f"{self.path} cannot be read: {error.strerror or error}") from error
-        return self
+            raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
 
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
+    def more(self) -> bool:
+        """Read on; is there anything?"""
+        new = self._file.read(BLOCK_BYTES)
+        self.block, self.at = self.block[self.at :] + new, 0
+        return bool(new)
 
-    def next(self) -> str:
-        """Go to the next line and return it."""
+    def next(self) -> bytes:
+        """Go to the next line and return it, without blanks around it."""
         while True:
-            try:
-                line = self._file.readline(LONGEST_LINE + 1)
-            except (OSError, EOFError, zlib.error) as error:
-                raise NcelmError(f"{self.path} is damaged or cut short: {error}") from error
+            while (end := self.block.find(b"\n", self.at)) < 0:
+                if len(self.block) - self.at > LONGEST_LINE:
+                    raise self.error("this is no text: an ARPA file was expected")
+                if not self.more():
+                    end = len(self.block)
+                    break
+            line = self.block[self.at : end]
             self.number += 1
-            if not line:
+            if not line and end == len(self.block):
                 raise self.error("the file ends before \\end\\: it was cut short, or it is no ARPA file")
-            if len(line) > LONGEST_LINE or b"\0" in line:
+            self.at = min(end + 1, len(self.block))
+            if b"\0" in line:
                 raise self.error("this is no text: an ARPA file was expected")
-            try:
-                self.here = line.decode().strip()
-            except UnicodeDecodeError:
-                raise self.error("this is not UTF-8") from None
+            self.here = line.strip()
             if self.here:
                 return self.here
 
     def error(self, what: str) -> NcelmError:
         """What is wrong at this line."""
-        return NcelmError(f"{self.path}, line {self.number}: {what}")
+        return NcelmError(f"{self.path}, line {self.number:,}: {what}")
+
+
+def _shown(field: bytes) -> str:
+    """A piece of the file, for a message."""
+    return repr(field[:40].decode(errors="replace"))
 
 
 def _read_counts(lines: _Lines) -> list[int]:
     """The header: how many n-grams of each order follow. Leaves `lines` at the first section."""
-    while lines.next() != "\\data\\":  # whatever stands before is a comment
+    while lines.next() != b"\\data\\":  # whatever stands before is a comment
         if lines.number > 1000:
             raise lines.error("there is no \\data\\ at the beginning: this is no ARPA file")
     counts: list[int] = []
-    while (line := lines.next()).startswith("ngram "):
-        order, equals, count = line.removeprefix("ngram ").replace(" ", "").partition("=")
-        if not (equals and order.isdecimal() and count.isdecimal() and int(order) == len(counts) + 1):
-            raise lines.error(f"{line[:40]!r} stands where 'ngram {len(counts) + 1}=…' should")
+    while (line := lines.next()).startswith(b"ngram "):
+        order, equals, count = line.removeprefix(b"ngram ").replace(b" ", b"").partition(b"=")
+        if not (equals and order.isdigit() and count.isdigit() and len(count) < 16 and order == b"%d" % (len(counts) + 1)):
+            raise lines.error(f"{_shown(line)} stands where 'ngram {len(counts) + 1}=…' should")
         counts.append(int(count))
     if not 1 <= len(counts) <= MOST_ORDERS:
         raise lines.error(f"the header names {len(counts)} orders: ncelm reads 1 to {MOST_ORDERS}")
@@ -186,74 +207,143 @@ class _Section(NamedTuple):
     log_backoffs: np.ndarray  # (G_n,) float32, NaN where there is none
 
 
-def _read_section(lines: _Lines, n: int, count: int, names: dict[str, int]) -> _Section:
-    """The n-grams of one order. Leaves `lines` at what follows them."""
-    if lines.here != f"\\{n}-grams:":
-        raise lines.error(f"{lines.here[:40]!r} stands where \\{n}-grams: should")
-    # arrays of the file's own numbers, not lists made at the header's word: never trust a count
-    words, logs, backoffs = array("i"), array("f"), array("f")
-    while not (line := lines.next()).startswith("\\"):
-        fields = line.split()
-        if not n + 1 <= len(fields) <= n + 2:
-            raise lines.error(f"a {n}-gram is a number, {n} words and perhaps a back-off weight, not {len(fields)} fields")
+def _read_words(lines: _Lines, count: int, names: list[bytes]) -> _Section:
+    """The 1-grams, which name the words. Leaves `lines` at what follows them."""
+    _expect_section(lines, 1)
+    logs, backoffs, known = [], [], set()
+    while not (line := lines.next()).startswith(b"\\"):
+        log_p, (word,), backoff = _parse(lines, line, 1)
         try:
-            log_p = float(fields[0])
-            backoff = float(fields[n + 1]) if len(fields) == n + 2 else math.nan
-        except ValueError:
-            raise lines.error(f"{fields[0][:20]!r} or {fields[-1][:20]!r} is not a number") from None
-        if not log_p <= 0.0 or math.isinf(backoff):
-            raise lines.error(f"{fields[0]} is not the logarithm of a probability, or {fields[-1]} of a weight")
-        if n == 1:
-            if fields[1] in names:
-                raise lines.error(f"{fields[1]!r} is there twice")
-            names[fields[1]] = len(names)
-        for word in fields[1 : n + 1]:
-            if word not in names:
-                raise lines.error(f"{word!r} is not among the 1-grams")
-            words.append(names[word])
-        logs.append(max(log_p, float(LEAST)))
+            whole = word.decode().split() == [word.decode()]
+        except UnicodeDecodeError:
+            raise lines.error(f"the word {_shown(word)} is not UTF-8: convert the file first") from None
+        if not whole:
+            raise lines.error(f"the word {_shown(word)} has a blank in it")
+        if word in known:
+            raise lines.error(f"the word {_shown(word)} is there twice")
+        known.add(word)
+        names.append(word)
+        logs.append(log_p)
         backoffs.append(backoff)
-    if len(logs) != count:
-        raise lines.error(f"there are {len(logs):,} {n}-grams, but the header says {count:,}")
-    return _Section(np.array(words, np.int32).reshape(-1, n), np.array(logs, np.float32), np.array(backoffs, np.float32))
+    _check_count(lines, 1, len(logs), count)
+    return _Section(
+        np.arange(count, dtype=np.int32)[:, None], np.array(logs, np.float32), np.array(backoffs, np.float32)
+    )
 
 
-def _assemble(path: Path, sections: list[_Section], names: dict[str, int]) -> tuple[NGramModel, Vocabulary]:
+def _read_section(
+    lines: _Lines, n: int, count: int, names: list[bytes], progress: Callable[[int], None]
+) -> _Section:
+    """The n-grams of an order above 1. Leaves `lines` at what follows them."""
+    _expect_section(lines, n)
+    spelling, numbers = _spelling(names), {name: i for i, name in enumerate(names)}
+    pieces: list[_Section] = []  # as many as the file has, whatever its header says
+    done = 0
+    while True:
+        piece = _Section(np.empty((BATCH, n), np.int32), np.empty(BATCH, np.float32), np.empty(BATCH, np.float32))
+        at, rows = arpa_kernels.read_ngrams(np.frombuffer(lines.block, np.uint8), lines.at, spelling, *piece)
+        lines.at, lines.number = int(at), lines.number + rows
+        if rows:
+            # copied: a slice would keep the whole piece
+            pieces.append(piece if rows == BATCH else _Section(*(array[:rows].copy() for array in piece)))
+        elif lines.block.find(b"\n", lines.at) < 0 and lines.more():
+            continue  # only the rest of a line was missing
+        else:
+            line = lines.next()
+            if line.startswith(b"\\"):
+                break
+            log_p, words, backoff = _parse(lines, line, n)
+            for word in words:
+                if word not in numbers:
+                    raise lines.error(f"the word {_shown(word)} is not among the 1-grams")
+            ids = np.array([[numbers[word] for word in words]], np.int32)
+            pieces.append(_Section(ids, np.array([log_p], np.float32), np.array([backoff], np.float32)))
+            rows = 1
+        done += rows
+        progress(min(done, count))
+    _check_count(lines, n, done, count)
+    return _Section(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
+
+
+def _expect_section(lines: _Lines, n: int) -> None:
+    if lines.here != b"\\%d-grams:" % n:
+        raise lines.error(f"{_shown(lines.here)} stands where \\{n}-grams: should")
+
+
+def _check_count(lines: _Lines, n: int, found: int, count: int) -> None:
+    if found != count:
+        raise lines.error(f"there are {found:,} {n}-grams, but the header says {count:,}")
+    if found == 0:
+        raise lines.error(f"there are no {n}-grams: a model has at least one of each order")
+
+
+def _parse(lines: _Lines, line: bytes, n: int) -> tuple[float, list[bytes], float]:
+    """A line of the section of n-grams: log P, words, back-off (NaN if there is none)."""
+    fields = line.split()
+    if not n + 1 <= len(fields) <= n + 2:
+        words = "1 word" if n == 1 else f"{n} words"
+        raise lines.error(
+            f"here should be a number, {words} without blanks in them and perhaps a back-off weight, not {len(fields)} fields"
+        )
+    try:
+        log_p = float(fields[0])
+        backoff = float(fields[n + 1]) if len(fields) == n + 2 else math.nan
+    except ValueError:
+        raise lines.error(f"{_shown(fields[0])} or {_shown(fields[-1])} is not a number") from None
+    if not log_p <= 0.0:
+        raise lines.error(f"{_shown(fields[0])} is not the logarithm of a probability: it should be 0 or less")
+    if len(fields) == n + 2 and not abs(backoff) < 1e30:
+        raise lines.error(f"{_shown(fields[-1])} is not the logarithm of a back-off weight")
+    return log_p, fields[1 : n + 1], backoff
+
+
+def _assemble(
+    path: Path, sections: list[_Section], names: list[str], like: Vocabulary | None
+) -> tuple[NGramModel, Vocabulary]:
     """Sort the n-grams into a trie."""
+    if "<UNK>" in names and UNKNOWN not in names:  # as some write it
+        names[names.index("<UNK>")] = UNKNOWN
     if END not in names:
         raise NcelmError(f"{path} has no {END} among its 1-grams: it is no model of sentences")
-    words = [UNKNOWN, END, *(name for name in names if name not in (UNKNOWN, END, BEGIN))]
-    vocabulary = Vocabulary(words, np.zeros(len(words), np.int64))
-    begin, size = len(words), len(words) + 1
+    vocabulary = like or Vocabulary(
+        words := [UNKNOWN, END, *(name for name in names if name not in (UNKNOWN, END, BEGIN))],
+        np.zeros(len(words), np.int64),
+    )
+    if like:
+        _check_same_words(path, names, like)
+    begin = len(vocabulary)
+    size = begin + 1
+    spell = (*vocabulary.words, BEGIN)
     renumber = np.array([begin if name == BEGIN else vocabulary.id(name) for name in names])
     logs, backoffs = np.full(size, LEAST), np.zeros(size, np.float32)  # <unk> and <s> may be missing
-    logs[renumber[sections[0].words[:, 0]]] = sections[0].log_probabilities
-    backoffs[renumber[sections[0].words[:, 0]]] = sections[0].log_backoffs
+    logs[renumber] = sections[0].log_probabilities
+    backoffs[renumber] = sections[0].log_backoffs
     all_words, all_logs, all_backoffs, children = [np.arange(size, dtype=np.int32)], [logs], [backoffs], []
     keys: list[np.ndarray] = []  # of each order above 1, sorted: rank of the history, last word
     for n, section in enumerate(sections[1:], 2):
-        ids = renumber[section.words].astype(np.int64)  # (G_n, n)
+        ids = renumber[section.words]  # (G_n, n)
         ranks = ids[:, 0]
-        for m in range(2, n + 1):
+        for m in range(2, n):
             key = ranks * size + ids[:, m - 1]
-            if m == n:
-                break
             ranks = np.minimum(np.searchsorted(keys[m - 2], key), keys[m - 2].size - 1)
             missing = np.flatnonzero(keys[m - 2][ranks] != key)
             if missing.size:
-                spelled = " ".join((*words, BEGIN)[i] for i in ids[missing[0]])
-                raise NcelmError(f"{path}: the {n}-gram {spelled!r} is there, but not its first {m} words as a {m}-gram")
+                spelled = " ".join(spell[i] for i in ids[missing[0]])
+                raise NcelmError(
+                    f"{path}: the {n}-gram {spelled!r} is there, but its first {m} words are not among the {m}-grams"
+                )
+        key = ranks * size + ids[:, n - 1]
         order = np.argsort(key, kind="stable")
         key = key[order]
         twice = np.flatnonzero(key[1:] == key[:-1])
         if twice.size:
-            spelled = " ".join((*words, BEGIN)[i] for i in ids[order[twice[0]]])
+            spelled = " ".join(spell[i] for i in ids[order[twice[0]]])
             raise NcelmError(f"{path}: the {n}-gram {spelled!r} is there twice")
         bounds = np.searchsorted(key, np.arange(all_words[-1].size + 1, dtype=np.int64) * size)
-        lost = np.flatnonzero((np.diff(bounds) > 0) & np.isnan(all_backoffs[-1]))
-        if lost.size:
+        lost = np.count_nonzero((np.diff(bounds) > 0) & np.isnan(all_backoffs[-1]))
+        if lost:
             raise NcelmError(
-                f"{path}: {lost.size:,} {n - 1}-grams have no back-off weight, though longer n-grams begin with them"
+                f"{path}: {lost:,} {n - 1}-grams have no back-off weight, though longer n-grams begin with them"
             )
         keys.append(key)
         children.append(bounds[:-1])
@@ -266,7 +356,18 @@ def _assemble(path: Path, sections: list[_Section], names: dict[str, int]) -> tu
         counts=counts,
         words=np.concatenate(all_words),
         children=np.concatenate([*(level + begins[n] for n, level in enumerate(children, 1)), begins[-1:]]),
-        log_probabilities=np.concatenate(all_logs),
+        log_probabilities=np.maximum(np.concatenate(all_logs), LEAST),
         log_backoffs=np.nan_to_num(np.concatenate([*all_backoffs[:-1], np.zeros(0, np.float32)])),
     )
     return model, vocabulary
+
+
+def _check_same_words(path: Path, names: list[str], vocabulary: Vocabulary) -> None:
+    """Refuse a file whose words are not those of a vocabulary; <unk> and <s> it need not have."""
+    there, wanted = set(names) - {BEGIN}, set(vocabulary.words)
+    for some, what in ((there - wanted, "the file has"), (wanted - there - {UNKNOWN}, "the file lacks")):
+        if some:
+            raise NcelmError(
+                f"{path} has not the words of --like: {len(some):,} that {what}, such as {min(some)!r}: leave --like out, "
+                "or give the store or run that the file was made from"
+            )

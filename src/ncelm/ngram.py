@@ -11,6 +11,7 @@ Nothing is kept for each n-gram but numbers in arrays.
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,8 +24,8 @@ from ncelm.threads import Team
 MOST_ORDERS = 10
 LEAST = np.float32(-99.0)  # the base-10 logarithm of what has no probability, as is the habit
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # for n-grams seen once, twice, more often, where counts of counts tell none
-BYTES_PER_WORD = 56  # of the text, while an order is being sorted …
-BYTES_PER_NGRAM = 29  # … and of each n-gram, whose number is at most that of the words
+BYTES_PER_WORD = 24  # measured on random text, where every n-gram is another: of the text, while an order is sorted …
+BYTES_PER_NGRAM = 26  # … and of each n-gram of each order, whose number is at most that of the words
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,44 +113,59 @@ class Discounts:
         if min(n1, n2, n3) > 0:
             y = n1 / (n1 + 2 * n2)
             amounts = (1 - 2 * y * n2 / n1, 2 - 3 * y * n3 / n2, 3 - 4 * y * n4 / n3)
-            if all(0 <= amount <= k for k, amount in enumerate(amounts, 1)):
+            if all(0 < amount <= k for k, amount in enumerate(amounts, 1)):
                 return cls(amounts, fallback=False)
         return cls(FALLBACK_DISCOUNTS, fallback=True)
 
-    def of(self, counts: np.ndarray) -> np.ndarray:
-        """The discount of each count."""
-        return np.array([0.0, *self.amounts])[np.minimum(counts, 3)]
 
-
-def memory_bytes(tokens: int, sentences: int, order: int) -> int:
+def memory_bytes(split: Split, order: int) -> int:
     """At most so much memory is taken by `estimate`."""
-    words = tokens + sentences
+    words = split.tokens + split.n_sentences
     return words * (BYTES_PER_WORD + order * BYTES_PER_NGRAM)
 
 
 def estimate(
     store: TokenStore, order: int, progress: Callable[[int, int], None] | None = None
 ) -> tuple[NGramModel, list[Discounts]]:
-    """The model of a store's training text, and its discounts; `progress` is told how many orders of how many are done."""
-    if not 1 <= order <= MOST_ORDERS:
-        raise NcelmError(f"--order is {order}: give a number from 1 to {MOST_ORDERS}")
+    """The model of a store's training text, and the discounts of each order.
+
+    `progress` is told how many steps of how many are done: two for each order.
+    """
+    check_order(order)
     split, vocabulary = store.split("train"), len(store.vocabulary)
-    needed, there = memory_bytes(split.tokens, split.n_sentences, order), total_memory()
+    needed, there = memory_bytes(split, order), total_memory()
     if there is not None and needed > there:
         raise NcelmError(
             f"a model of order {order} may take {needed / 1e9:,.1f} GB of memory and this machine has "
             f"{there / 1e9:,.1f} GB: give a lower --order"
         )
     report = progress or (lambda done, total: None)
-    ids = text_with_beginnings(split, store.boundary == "sentence", vocabulary)
-    levels = _count(ids, vocabulary, order, lambda done: report(done, 2 * order))
+    text = _Text.of(split, store)
+    levels = _count(text, vocabulary, order, lambda done: report(done, 2 * order))
     return _smooth(levels, vocabulary, lambda done: report(order + done, 2 * order))
 
 
-def text_with_beginnings(split: Split, within_sentence: bool, begin: int) -> np.ndarray:
-    """The words of a split with <s> before each sentence, or before the whole text; (N,) int32."""
-    starts = split.sentences[:-1].astype(np.int64) if within_sentence else np.zeros(1, np.int64)
-    return np.insert(split.ids.astype(np.int32), starts, begin)
+def check_order(order: int) -> None:
+    """Refuse what is no order of a model."""
+    if not 1 <= order <= MOST_ORDERS:
+        raise NcelmError(f"--order is {order}: give a number from 1 to {MOST_ORDERS}")
+
+
+class _Text(NamedTuple):
+    """A text with a mark before each sentence, or before the whole of it, where contexts run on over sentence ends."""
+
+    ids: np.ndarray  # (N,) int32
+    depth: np.ndarray  # how far each word is from the mark before it, both counted, (N,) int32
+
+    @classmethod
+    def of(cls, split: Split, store: TokenStore) -> "_Text":
+        within_sentence = store.boundary == "sentence"
+        starts = split.sentences[:-1].astype(np.int64) if within_sentence else np.zeros(1, np.int64)
+        ids = np.insert(split.ids.astype(np.int32), starts, store.pad_id)
+        marks = np.zeros(ids.size, np.int32)
+        marks[starts + np.arange(starts.size)] = starts + np.arange(starts.size)
+        depth = np.arange(1, ids.size + 1, dtype=np.int32) - np.maximum.accumulate(marks, out=marks)
+        return cls(ids, depth)
 
 
 @dataclass
@@ -159,85 +175,86 @@ class _Level:
     words: np.ndarray  # last word, (G_n,) int32
     bounds: np.ndarray  # where the n-grams with each history begin, (G_{n-1} + 1,) int64
     suffixes: np.ndarray  # the rank of the (n − 1)-gram without its first word, (G_n,) int32
-    counts: np.ndarray  # adjusted: see _count, (G_n,) int64
+    counts: np.ndarray  # adjusted: see _count, (G_n,) int32
 
 
-def _count(ids: np.ndarray, begin: int, order: int, done: Callable[[int], None]) -> list[_Level]:
+def _count(text: _Text, begin: int, order: int, done: Callable[[int], None]) -> list[_Level]:
     """Find the n-grams of all orders and their adjusted counts.
 
-    Adjusted is: below order N, how many different words stand before an n-gram; at order N, and for n-grams that begin
-    with <s>, before which nothing stands, how often it was seen.
+    Adjusted is: below order N, how many different words stand before an n-gram; at order N, and for n-grams before
+    which nothing ever stands, because a mark is their first word, how often it was seen.
     """
+    ids, depth = text
     size = begin + 1  # numbers below this are words or <s>
-    place = np.arange(ids.size, dtype=np.int32)
-    depth = place - np.maximum.accumulate(np.where(ids == begin, place, -1)) + 1  # words since <s>, it and this one too
-    del place
-    seen = np.bincount(ids[ids != begin], minlength=size)
-    levels = [
-        _Level(np.arange(size, dtype=np.int32), np.array([0, size]), np.zeros(size, np.int32), seen)
-    ]
+    seen = np.bincount(ids[depth > 1], minlength=size).astype(np.int32)
+    levels = [_Level(np.arange(size, dtype=np.int32), np.array([0, size]), np.zeros(size, np.int32), seen)]
     ranks = ids  # of the n-gram that ends at each word
     done(1)
     for n in range(2, order + 1):
         ends = np.flatnonzero(depth >= n).astype(np.int32)  # where an n-gram ends
         if ends.size == 0:
-            raise NcelmError(f"no sentence of the text has {n} words, <s> and </s> counted: give a lower --order than {n}")
-        keys = ranks[ends - 1].astype(np.int64) * size + ids[ends]  # history and last word
+            raise NcelmError(
+                f"no sentence of the text has {n} words, <s> and </s> counted: give an --order below {n}, or more text"
+            )
+        keys = ranks[ends - 1].astype(np.int64)
+        keys *= size
+        keys += ids[ends]  # history and last word in one number
         by_key = np.argsort(keys)
         keys = keys[by_key]
-        new = np.append(True, keys[1:] != keys[:-1])
+        where = ends[by_key]  # places where n-grams end, equal ones side by side
+        del ends, by_key
+        new = np.empty(keys.size, bool)
+        new[0] = True
+        np.not_equal(keys[1:], keys[:-1], out=new[1:])
         firsts = np.flatnonzero(new)
-        distinct, where = keys[firsts], ends[by_key[firsts]]  # each n-gram, and a place where it ends
-        seen = np.diff(np.append(firsts, ends.size))
-        suffixes = ranks[where].astype(np.int32)
+        distinct = keys[firsts]
+        del keys
+        seen = np.diff(firsts, append=where.size).astype(np.int32)
+        suffixes = ranks[where[firsts]]
         bounds = np.searchsorted(distinct, np.arange(levels[-1].words.size + 1, dtype=np.int64) * size)
         levels.append(_Level((distinct % size).astype(np.int32), bounds, suffixes, seen))
-        # the level below: those that do not begin with <s> are counted by the words before them
+        del distinct, firsts
         below = levels[-2]
-        before = np.bincount(suffixes, minlength=below.words.size)
+        before = np.bincount(suffixes, minlength=below.words.size).astype(np.int32)  # different words before each
         below.counts = np.where(before > 0, before, below.counts)
-        following = np.full(ids.size, -1, np.int32)
-        following[ends[by_key]] = np.cumsum(new, dtype=np.int32) - 1
-        ranks = following
+        ranks = np.full(ids.size, -1, np.int32)
+        ranks[where] = np.cumsum(new, dtype=np.int32) - 1
         done(n)
-    levels[0].counts[begin] = 0  # never predicted
     return levels
 
 
 def _smooth(levels: list[_Level], vocabulary: int, done: Callable[[int], None]) -> tuple[NGramModel, list[Discounts]]:
     """Interpolated modified Kneser–Ney: from counts to probabilities and back-off weights, order by order."""
-    discounts, logs, backoffs = [], [], []
-    lower = np.full(vocabulary + 1, 1.0 / vocabulary)  # below the first order all words are alike
-    for n, level in enumerate(levels, 1):
-        discount = Discounts.estimate(level.counts)
-        taken = discount.of(level.counts)
-        totals, left = _sums(level.counts, level.bounds), _sums(taken, level.bounds)
-        # a history that nothing follows gives all it has to the shorter one
-        gamma = np.divide(left, totals, out=np.ones_like(left), where=totals > 0)
-        history = np.repeat(np.arange(level.bounds.size - 1), np.diff(level.bounds))
-        probabilities = (level.counts - taken) / np.maximum(totals, 1)[history] + gamma[history] * lower[level.suffixes]
-        logs.append(np.log10(probabilities).astype(np.float32))
-        if n == 1:
-            logs[0][vocabulary] = LEAST
-        else:
-            backoffs.append(np.log10(gamma).astype(np.float32))
-        discounts.append(discount)
-        lower = probabilities
-        done(n)
     counts = tuple(level.words.size for level in levels)
-    begins = np.cumsum((0, *counts))  # of each order in the flat arrays
-    children = [level.bounds[:-1] + begins[n] for n, level in enumerate(levels) if n > 0]
+    begins = np.cumsum((0, *counts)).tolist()  # of each order in the flat arrays
     model = NGramModel(
         counts=counts,
-        words=np.concatenate([level.words for level in levels]),
-        children=np.concatenate([*children, begins[-1:]]).astype(np.int64),
-        log_probabilities=np.concatenate(logs),
-        log_backoffs=np.concatenate([*backoffs, np.zeros(0, np.float32)]),
+        words=np.empty(begins[-1], np.int32),
+        children=np.full(begins[-2] + 1, begins[-1], np.int64),
+        log_probabilities=np.empty(begins[-1], np.float32),
+        log_backoffs=np.empty(begins[-2], np.float32),
     )
+    discounts = []
+    lower = np.full(vocabulary + 1, 1.0 / vocabulary)  # below the first order all words are alike
+    nowhere = np.empty(1, np.float32)  # for what is left to the order below the first: nobody asks
+    for n in range(len(levels)):
+        level, begin, end = levels.pop(0), begins[n], begins[n + 1]  # popped: freed as soon as it is smoothed
+        discounts.append(Discounts.estimate(level.counts))
+        probabilities = np.empty(level.words.size, np.float64)
+        ngram_kernels.smooth(
+            level.counts,
+            level.bounds,
+            level.suffixes,
+            np.array((0.0, *discounts[-1].amounts)),
+            lower,
+            probabilities,
+            model.log_probabilities[begin:end],
+            model.log_backoffs[begins[n - 1] : begin] if n else nowhere,
+        )
+        model.words[begin:end] = level.words
+        if n:
+            np.add(level.bounds[:-1], begin, out=model.children[begins[n - 1] : begin])
+        lower = probabilities
+        done(n + 1)
+    model.log_probabilities[vocabulary] = LEAST
     return model, discounts
-
-
-def _sums(values: np.ndarray, bounds: np.ndarray) -> np.ndarray:
-    """Sums of values between bounds, float64."""
-    running = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-    return running[bounds[1:]] - running[bounds[:-1]]
