@@ -8,11 +8,11 @@
     …
     \\end\\
 
-A line has log10 P, the words, and log10 of the back-off weight if longer n-grams begin with this one. What is read can be written
-again without loss: numbers stay what they are, to the precision of float32.
+A line has log10 P, the words, and log10 of the back-off weight if longer n-grams begin with this one. What is read can
+be written again without loss: numbers stay what they are, to the precision of float32.
 
-Ordinary lines are written and read by compiled code (`arpa_kernels`); whatever looks odd is read again, slowly, by Python, which can
-say what is wrong.
+Ordinary lines are written and read by compiled code (`arpa_kernels`); whatever looks odd is read again, slowly, by
+Python, which can say what is wrong.
 """
 
 import gzip
@@ -20,16 +20,20 @@ import math
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
 import numpy as np
 
-from ncelm import arpa_kernels
+from ncelm import arpa_kernels, run
 from ncelm.arpa_kernels import Spelling
+from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
-from ncelm.files import refuse_existing, write_whole
-from ncelm.ngram import LEAST, MOST_ORDERS, NGramModel
+from ncelm.files import new_folder, refuse_existing, write_whole
+from ncelm.language_model import LanguageModel
+from ncelm.ngram import LEAST, MOST_ORDERS, NGramModel, write_run
+from ncelm.text import TextSettings
 from ncelm.vocabulary import END, UNKNOWN, Vocabulary
 
 BEGIN = "<s>"
@@ -38,6 +42,45 @@ BLOCK_BYTES = 1 << 23
 LONGEST_LINE = 1 << 20  # bytes
 
 OnNgrams = Callable[[int, int], None]  # hears how many n-grams of how many are done
+
+
+def export_arpa(run_folder: Path | str, path: Path | str, progress: OnNgrams | None = None) -> NGramModel:
+    """Write the n-gram model of a run as an ARPA file, which must not exist; packed if its name ends with .gz."""
+    lm = LanguageModel.load(run_folder)
+    if not isinstance(lm.model, NGramModel):
+        raise NcelmError(f"{run_folder} is no n-gram model, and only those can be written as ARPA files")
+    write_arpa(Path(path), lm.model, lm.vocabulary, progress)
+    return lm.model
+
+
+def import_arpa(
+    path: Path | str,
+    out: Path | str,
+    like: Path | str | None = None,
+    lowercase: bool = False,
+    progress: OnNgrams | None = None,
+) -> LanguageModel:
+    """Read an ARPA file and write the run `out`.
+
+    With `like`, a token store or a run, words get the ids they have there and text is read as it is there, so that the
+    model can be evaluated on that store and mixed with models of it; otherwise words stand between blanks.
+    """
+    path, out = Path(path), Path(out)
+    refuse_existing(out)
+    origin = _origin_like(Path(like)) if like else None
+    if origin and lowercase:
+        raise NcelmError("--like says how text is read: leave --lowercase out")
+    model, vocabulary = read_arpa(path, origin.vocabulary if origin else None, progress)
+    origin = origin or run.Origin(vocabulary, "sentence", TextSettings(lowercase=lowercase), None, None)
+    with new_folder(out) as folder:
+        write_run(folder, model, origin)
+    return LanguageModel.load(out)
+
+
+def _origin_like(path: Path) -> run.Origin:
+    if (path / run.CONFIG).exists():
+        return run.read_origin(path, run.read_config(path))
+    return run.Origin.of(TokenStore.open(path))
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -115,12 +158,22 @@ def read_arpa(
         names: list[bytes] = []  # words in the order of the 1-grams
         sections: list[_Section] = []
         for n, count in enumerate(counts, 1):
-            before = sum(counts[: n - 1])
-            report = (lambda done, before=before: progress(before + done, sum(counts))) if progress else lambda _: None
-            sections.append(_read_words(lines, count, names) if n == 1 else _read_section(lines, n, count, names, report))
+            done, total = sum(counts[: n - 1]), sum(counts)
+            if progress:
+                progress(done, total)
+            if n == 1:
+                sections.append(_read_words(lines, count, names))
+            else:
+                report = partial(_report, progress, done, total)
+                sections.append(_read_section(lines, n, count, names, report))
         if lines.here != b"\\end\\":
             raise lines.error(f"{_shown(lines.here)} stands where \\end\\ should")
     return _assemble(path, sections, [name.decode() for name in names], like)
+
+
+def _report(progress: OnNgrams | None, before: int, total: int, done: int) -> None:
+    if progress:
+        progress(min(before + done, total), total)
 
 
 class _Lines:
@@ -191,7 +244,7 @@ def _read_counts(lines: _Lines) -> list[int]:
     counts: list[int] = []
     while (line := lines.next()).startswith(b"ngram "):
         order, equals, count = line.removeprefix(b"ngram ").replace(b" ", b"").partition(b"=")
-        if not (equals and order.isdigit() and count.isdigit() and len(count) < 16 and order == b"%d" % (len(counts) + 1)):
+        if order != b"%d" % (len(counts) + 1) or not equals or not count.isdigit() or len(count) > 15:
             raise lines.error(f"{_shown(line)} stands where 'ngram {len(counts) + 1}=…' should")
         counts.append(int(count))
     if not 1 <= len(counts) <= MOST_ORDERS:
@@ -231,9 +284,7 @@ def _read_words(lines: _Lines, count: int, names: list[bytes]) -> _Section:
     )
 
 
-def _read_section(
-    lines: _Lines, n: int, count: int, names: list[bytes], progress: Callable[[int], None]
-) -> _Section:
+def _read_section(lines: _Lines, n: int, count: int, names: list[bytes], progress: Callable[[int], None]) -> _Section:
     """The n-grams of an order above 1. Leaves `lines` at what follows them."""
     _expect_section(lines, n)
     spelling, numbers = _spelling(names), {name: i for i, name in enumerate(names)}
@@ -260,7 +311,7 @@ def _read_section(
             pieces.append(_Section(ids, np.array([log_p], np.float32), np.array([backoff], np.float32)))
             rows = 1
         done += rows
-        progress(min(done, count))
+        progress(done)
     _check_count(lines, n, done, count)
     return _Section(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
 
@@ -283,7 +334,8 @@ def _parse(lines: _Lines, line: bytes, n: int) -> tuple[float, list[bytes], floa
     if not n + 1 <= len(fields) <= n + 2:
         words = "1 word" if n == 1 else f"{n} words"
         raise lines.error(
-            f"here should be a number, {words} without blanks in them and perhaps a back-off weight, not {len(fields)} fields"
+            f"here should be a number, {words} with no blank inside, and perhaps a back-off weight, not "
+            f"{len(fields)} fields"
         )
     try:
         log_p = float(fields[0])
@@ -365,9 +417,9 @@ def _assemble(
 def _check_same_words(path: Path, names: list[str], vocabulary: Vocabulary) -> None:
     """Refuse a file whose words are not those of a vocabulary; <unk> and <s> it need not have."""
     there, wanted = set(names) - {BEGIN}, set(vocabulary.words)
-    for some, what in ((there - wanted, "the file has"), (wanted - there - {UNKNOWN}, "the file lacks")):
+    for some, what in ((there - wanted, "it has"), (wanted - there - {UNKNOWN}, "it lacks")):
         if some:
             raise NcelmError(
-                f"{path} has not the words of --like: {len(some):,} that {what}, such as {min(some)!r}: leave --like out, "
-                "or give the store or run that the file was made from"
+                f"{path} has not the words of --like: {what} {len(some):,} others, such as {min(some)!r}: leave --like "
+                "out, or give the store or run that the file was made from"
             )

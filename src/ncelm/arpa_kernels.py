@@ -25,7 +25,7 @@ class Spelling(NamedTuple):
 
 @compiled
 def write_ngrams(words, log_probabilities, log_backoffs, letters, bounds, out):
-    """Write a line for each n-gram, words (G, n), into `out`; return how many bytes. Without back-offs if there are none."""
+    """Write a line for each n-gram, words (G, n), into `out`; return how many bytes. Back-offs may be missing, all."""
     at = 0
     for i in range(words.shape[0]):
         at = _write_number(log_probabilities[i], out, at)
@@ -137,8 +137,8 @@ def _find(spelling, block, first, last):
 def read_ngrams(block, at, spelling, words, log_probabilities, log_backoffs):
     """Read lines of n-grams from block[at:] into arrays, until they are full or a line is not quite ordinary.
 
-    Return where that line begins, and how many n-grams were read. Whoever called looks at it more closely: it may be the
-    end of the section, a number with an exponent, a mistake, or a line of which the rest is not there yet.
+    Return where that line begins, and how many n-grams were read. Whoever called looks at it more closely: it may be
+    the end of the section, a number with an exponent, a mistake, or a line of which the rest is not there yet.
     """
     order = words.shape[1]
     for row in range(words.shape[0]):

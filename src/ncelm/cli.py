@@ -4,6 +4,7 @@ import io
 import json
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,19 +12,23 @@ from typing import Annotated, Any, Literal
 
 import tyro
 from tqdm import tqdm
-from tyro.conf import OmitArgPrefixes, Positional, arg, subcommand
+from tyro.conf import OmitArgPrefixes, OmitSubcommandPrefixes, Positional, arg, subcommand
 
 from ncelm import __version__
 from ncelm.errors import NcelmError
 from ncelm.export import VectorFormat, export_vectors
-from ncelm.language_model import LanguageModel, WordScore
+from ncelm.language_model import LanguageModel, WordScore, load_scorer
 from ncelm.recipes import RECIPES, recipe
 from ncelm.text import read_line_blocks, read_lines
 from ncelm.training import Progress, TrainConfig, train
 
 Json = Annotated[bool, arg(help="Answer in JSON, for programs.")]
 Threads = Annotated[int | None, arg(help="Threads to use; all cores by default. The result is the same to the bit.")]
-Run = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `ncelm train` has made.")]
+Run = Annotated[
+    Path, Positional, arg(metavar="RUN", help="A folder that `train`, `ngram train`, `mix` or `lsa train` has made.")
+]
+Store = Annotated[Path, Positional, arg(metavar="STORE", help="A folder that `ncelm prepare` has made.")]
+NewRun = Annotated[Path, arg(help="The run: a folder that does not exist yet.")]
 Table = Annotated[
     Literal["context", "target"],
     arg(help="Vectors of words as context (r_w) or as predicted words (q_w)."),
@@ -85,11 +90,6 @@ class Prepare:
         from ncelm.preparing import prepare
 
         with _bar(unit="B", unit_scale=True, desc="reading") as bar:
-
-            def progress(done: int, total: int) -> None:
-                bar.total = total
-                bar.update(done - bar.n)
-
             store = prepare(
                 self.texts or None,
                 out=self.out,
@@ -106,7 +106,7 @@ class Prepare:
                 punkt=self.punkt,
                 encoding=self.encoding,
                 workers=self.workers,
-                progress=progress,
+                progress=_show(bar),
             )
         splits = {
             name: {"tokens": split.tokens, "sentences": split.n_sentences, "unknown": split.unknown}
@@ -139,7 +139,7 @@ class Train:
     power cut, goes on with --resume, to the same result.
     """
 
-    store: Annotated[Path, Positional, arg(metavar="STORE", help="A folder that `ncelm prepare` has made.")]
+    store: Store
     out: Annotated[Path, arg(help="The run: a folder that does not exist yet; with --resume it may.")]
     recipe: Annotated[str, arg(metavar="NAME", help=_RECIPES_HELP)] = "default"
     config: OmitArgPrefixes[TrainConfig] = field(default_factory=TrainConfig)
@@ -212,21 +212,28 @@ class Evaluate:
             result = lm.evaluate(read_lines(self.file, self.encoding))
             what = str(self.file)
         else:
-            if self.store is None and not lm.store_path.exists():
-                raise NcelmError(
-                    f"the token store is no longer at {lm.store_path}: say where with --store, or give text by --file"
-                )
-            store = TokenStore.open(self.store or lm.store_path)
-            result = lm.evaluate_split(store, self.split)
+            result = lm.evaluate_split(TokenStore.open(self.store or self._store_of(lm)), self.split)
             what = self.split
         if self.json:
             _print_json(result.as_dict())
             return
         kind = "perplexity given both sides" if lm.two_sided else "perplexity"
+        # n-grams and mixtures are normalised as they are
+        log_z = f", log Z {result.log_z_mean:+.3f} ± {result.log_z_std:.3f}" if result.log_z_std else ""
         print(
             f"{what}: {kind} {result.perplexity:.2f} over {result.tokens:,} tokens ({result.sentences:,} sentence ends "
-            f"and {result.unknown:,} unknown words among them), log Z {result.log_z_mean:+.3f} ± {result.log_z_std:.3f}"
+            f"and {result.unknown:,} unknown words among them){log_z}"
         )
+
+    def _store_of(self, lm: LanguageModel) -> Path:
+        """Where the model says its store was."""
+        if lm.store_path is None:
+            raise NcelmError("this model names no token store: say which with --store, or give text by --file")
+        if not lm.store_path.exists():
+            raise NcelmError(
+                f"the token store is no longer at {lm.store_path}: say where with --store, or give text by --file"
+            )
+        return lm.store_path
 
 
 @dataclass(frozen=True)
@@ -278,6 +285,180 @@ class Score:
 
 
 @dataclass(frozen=True)
+class NgramTrain:
+    """Estimate an n-gram model of a store's training text, with interpolated modified Kneser–Ney smoothing.
+
+    A text of 50 million words takes a minute or two; how much memory at most is said before the start. Where a text is
+    so small that its counts give no discounts (Chen & Goodman 1999), 0.5, 1 and 1.5 are taken from n-grams seen once,
+    twice, more often, and a line says so. `evaluate`, `score` and `mix` take RUN as they take others.
+    """
+
+    store: Store
+    out: NewRun
+    order: Annotated[int, arg(help="The longest n-grams: 5 means that four words before are looked at. 1 to 10.")] = 5
+    json: Json = False
+
+    def run(self) -> None:
+        """Estimate and say what came of it."""
+        from ncelm.corpus import TokenStore
+        from ncelm.ngram import FALLBACK_DISCOUNTS, memory_bytes, train_ngram
+
+        store = TokenStore.open(self.store)
+        if _on_terminal():
+            most = memory_bytes(store.split("train"), self.order)
+            print(f"{store.split('train').tokens:,} tokens; takes at most {most / 1e6:,.0f} MB", file=sys.stderr)
+        with _bar(unit=" steps", desc="counting") as bar:
+            record = train_ngram(store, self.out, self.order, _show(bar))
+        fallback = [str(n) for n, discount in enumerate(record["discounts"], 1) if discount["fallback"]]
+        if fallback:
+            print(
+                f"ncelm: too few n-grams of order {', '.join(fallback)} to estimate discounts from: "
+                f"{', '.join(f'{d:g}' for d in FALLBACK_DISCOUNTS)} are used",
+                file=sys.stderr,
+            )
+        if self.json:
+            _print_json({"run": str(self.out), **record})
+            return
+        quality = f"validation perplexity {record['valid_perplexity']:.2f}, " if "valid_perplexity" in record else ""
+        print(
+            f"{self.out}: {quality}{sum(record['ngrams']):,} n-grams "
+            f"({', '.join(f'{count:,}' for count in record['ngrams'])}), {record['seconds']:.1f} s"
+        )
+
+
+@dataclass(frozen=True)
+class ToArpa:
+    """Write an n-gram model as an ARPA file, which KenLM, SRILM and others read.
+
+    Packed if the name of the file ends with .gz. Logarithms in it are to base 10, as is the rule there.
+    """
+
+    run_folder: Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `ncelm ngram …` has made.")]
+    file: Annotated[Path, Positional, arg(metavar="FILE", help="The file to write; it must not exist.")]
+    json: Json = False
+
+    def run(self) -> None:
+        """Write the file."""
+        from ncelm.arpa import export_arpa
+
+        if LanguageModel.load(self.run_folder).boundary == "stream":
+            print(
+                "ncelm: contexts of this model run on from one sentence to the next, so it knows nothing of <s>: other "
+                "tools should begin a sentence after </s>, or prepare the text with --boundary sentence",
+                file=sys.stderr,
+            )
+        with _bar(unit=" n-grams", unit_scale=True, desc="writing") as bar:
+            model = export_arpa(self.run_folder, self.file, _show(bar))
+        if self.json:
+            _print_json({"file": str(self.file), "ngrams": list(model.counts)})
+        else:
+            print(f"{self.file}: {sum(model.counts):,} n-grams of order 1 to {model.order}")
+
+
+@dataclass(frozen=True)
+class FromArpa:
+    """Read an ARPA file, packed (gzip) or not, whoever made it, and make a run of it.
+
+    Everything is checked: counts, sections, numbers, and that the beginning of every n-gram is there. A file without
+    <unk> gives unknown words a probability of 10^-99.
+    """
+
+    file: Annotated[Path, Positional, arg(metavar="FILE", help="The ARPA file.")]
+    out: NewRun
+    like: Annotated[
+        Path | None,
+        arg(help="A store or run with the same words: they get its ids, and text is read as there, so that the model "
+            "can be evaluated on that store and mixed with models of it."),
+    ] = None  # fmt: skip
+    lowercase: Annotated[bool, arg(help="Turn text to lower case before it is scored; words stand between blanks.")] = (
+        False
+    )
+    json: Json = False
+
+    def run(self) -> None:
+        """Read the file and say what was in it."""
+        from ncelm.arpa import import_arpa
+        from ncelm.ngram import NGramModel
+
+        with _bar(unit=" n-grams", unit_scale=True, desc="reading") as bar:
+            lm = import_arpa(self.file, self.out, self.like, self.lowercase, _show(bar))
+        assert isinstance(lm.model, NGramModel)
+        if self.json:
+            _print_json({"run": str(self.out), "vocabulary": len(lm.vocabulary), "ngrams": list(lm.model.counts)})
+        else:
+            print(
+                f"{self.out}: {sum(lm.model.counts):,} n-grams of order 1 to {lm.model.order}, "
+                f"{len(lm.vocabulary):,} words"
+            )
+
+
+@dataclass(frozen=True)
+class LsaTrain:
+    """Latent semantic analysis: a vector for each word, by the sentences of the training text that it occurs in.
+
+    `neighbors` and `export` take RUN; `evaluate` and `score` do not, for LSA gives words no probabilities.
+    """
+
+    store: Store
+    out: NewRun
+    dim: Annotated[int, arg(help="Numbers in a vector: how many singular values are kept.")] = 300
+    seed: Annotated[int, arg(help="Decides where the search for singular vectors starts; the result is the same.")] = 0
+    json: Json = False
+
+    def run(self) -> None:
+        """Decompose and say how long it took."""
+        from ncelm.lsa import train_lsa
+
+        with _bar(unit=" products", desc="decomposing (about three products for each of --dim)") as bar:
+            lsa = train_lsa(self.store, self.out, self.dim, self.seed, lambda done: _show(bar)(done, None))
+        (record,) = _metrics(self.out)
+        count, dim = lsa.unit_vectors.shape
+        if self.json:
+            _print_json({"run": str(self.out), "vectors": count, "dim": dim, "seconds": record["seconds"]})
+        else:
+            print(f"{self.out}: {count:,} vectors of {dim} dimensions, {record['seconds']:.1f} s")
+
+
+@dataclass(frozen=True)
+class Mix:
+    """Mix models: P(w|h) is a weighted mean of theirs. An n-gram and a neural model mixed are better than either.
+
+    Weights are learned (by EM, in seconds) on the validation split of the store, unless they are given. OUT names its
+    parts, which must stay where they are; `evaluate` and `score` take it as they take others.
+    """
+
+    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN…", help="Two runs or more, trained on one store.")]
+    out: NewRun
+    weights: Annotated[tuple[float, ...] | None, arg(help="One weight for each run, instead of learning them.")] = None
+    store: Annotated[Path | None, arg(help="The token store, if it is no longer where it was in training.")] = None
+    split: Annotated[str, arg(help="Part of the token store to learn weights on: not the one to test on.")] = "valid"
+    threads: Threads = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Mix and print the weights."""
+        from ncelm.mixing import mix
+        from ncelm.mixture import Mixture
+
+        with _bar(unit=" words", unit_scale=True, desc="scoring") as bar:
+            lm = mix(
+                self.runs,
+                self.out,
+                weights=self.weights,
+                store=self.store,
+                split=self.split,
+                threads=self.threads,
+                progress=_show(bar),
+            )
+        assert isinstance(lm.model, Mixture)
+        weights = dict(zip(map(str, self.runs), lm.model.weights.tolist(), strict=True))
+        if self.json:
+            _print_json({"run": str(self.out), "weights": lm.model.weights.tolist()})
+        else:
+            print(f"{self.out}: " + " + ".join(f"{weight:.3f} {name}" for name, weight in weights.items()))
+
+
+@dataclass(frozen=True)
 class Neighbors:
     """Show the words whose vectors are nearest to a word's, by the cosine of the angle."""
 
@@ -291,7 +472,7 @@ class Neighbors:
         """Look up and print."""
         if not self.words:
             raise NcelmError("no word was given: name at least one")
-        lm = LanguageModel.load(self.run_folder)
+        lm = load_scorer(self.run_folder)
         found = {word: lm.neighbors(word, self.count, self.table) for word in self.words}
         if self.json:
             _print_json({word: [{"word": w, "cosine": c} for w, c in nearest] for word, nearest in found.items()})
@@ -314,7 +495,7 @@ class Export:
 
     def run(self) -> None:
         """Write the file."""
-        count, dim = export_vectors(LanguageModel.load(self.run_folder), self.file, self.to, self.table)
+        count, dim = export_vectors(load_scorer(self.run_folder), self.file, self.to, self.table)
         if self.json:
             _print_json({"file": str(self.file), "vectors": count, "dim": dim})
         else:
@@ -406,6 +587,34 @@ class Reproduce:
         print(f"{self.out / self.table}.md has the whole table")
 
 
+@dataclass(frozen=True)
+class Ngram:
+    """N-gram models with modified Kneser–Ney smoothing: train them, write and read ARPA files."""
+
+    verb: OmitSubcommandPrefixes[
+        OmitArgPrefixes[
+            Annotated[NgramTrain, subcommand("train")]
+            | Annotated[ToArpa, subcommand("to-arpa")]
+            | Annotated[FromArpa, subcommand("from-arpa")]
+        ]
+    ]
+
+    def run(self) -> None:
+        """Run the verb."""
+        self.verb.run()
+
+
+@dataclass(frozen=True)
+class LsaVerbs:
+    """Latent semantic analysis: word vectors from the sentences that words share."""
+
+    verb: OmitSubcommandPrefixes[OmitArgPrefixes[Annotated[LsaTrain, subcommand("train")]]]
+
+    def run(self) -> None:
+        """Run the verb."""
+        self.verb.run()
+
+
 def main(arguments: list[str] | None = None) -> int:
     """The command line: 0 if all went well, 2 for a user's mistake, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -463,6 +672,9 @@ def _parse(arguments: list[str]) -> Any:
         | Annotated[Train, subcommand("train", default=train_default)]
         | Annotated[Evaluate, subcommand("evaluate")]
         | Annotated[Score, subcommand("score")]
+        | Annotated[Ngram, subcommand("ngram")]
+        | Annotated[LsaVerbs, subcommand("lsa")]
+        | Annotated[Mix, subcommand("mix")]
         | Annotated[Neighbors, subcommand("neighbors")]
         | Annotated[Export, subcommand("export")]
         | Annotated[Demo, subcommand("demo")]
@@ -506,6 +718,16 @@ def _on_terminal() -> bool:
 def _bar(**options: Any) -> "tqdm[Any]":
     """A progress bar with rate and time left; nothing at all if nobody is watching."""
     return tqdm(disable=not _on_terminal(), dynamic_ncols=True, **options)
+
+
+def _show(bar: "tqdm[Any]") -> Callable[[int, int | None], None]:
+    """How a bar hears of progress."""
+
+    def progress(done: int, total: int | None) -> None:
+        bar.total = total
+        bar.update(done - bar.n)
+
+    return progress
 
 
 def _show_training(bar: "tqdm[Any]", at: Progress, where: str = "") -> None:

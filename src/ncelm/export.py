@@ -4,14 +4,12 @@ from pathlib import Path
 from typing import Literal
 
 from ncelm.files import refuse_existing, write_whole
-from ncelm.language_model import LanguageModel
+from ncelm.language_model import Scorer
 
 VectorFormat = Literal["word2vec", "word2vec-binary", "glove"]
 
 
-def export_vectors(
-    lm: LanguageModel, path: Path, kind: VectorFormat = "word2vec", table: str = "context"
-) -> tuple[int, int]:
+def export_vectors(lm: Scorer, path: Path, kind: VectorFormat = "word2vec", table: str = "context") -> tuple[int, int]:
     """Write all word vectors to `path`, which must not exist; return how many and of how many dimensions.
 
     word2vec: text, a first line with both numbers, then a word and its vector a line. word2vec-binary: the same with

@@ -4,11 +4,12 @@ All log-probabilities are natural logarithms, exactly normalised. An unknown wor
 end of the sentence counts as a word, as in KenLM, unless `end=False`.
 """
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,10 +17,13 @@ from ncelm import kernels, ngram, run
 from ncelm.corpus import Boundary, TokenStore
 from ncelm.errors import NcelmError
 from ncelm.evaluate import Evaluation, Tally, WordModel, evaluate_split
+from ncelm.files import read_bytes
+from ncelm.lsa import Lsa
 from ncelm.mixture import Mixture
 from ncelm.model import LogBilinear, ModelConfig
-from ncelm.text import TextSettings, Tokenizer
+from ncelm.text import TextSettings
 from ncelm.threads import Team
+from ncelm.vectors import nearest_words
 from ncelm.vocabulary import END, Vocabulary
 
 Sentence = str | Sequence[str]  # a line of text, split as the training text was; or words, taken as they are
@@ -43,27 +47,17 @@ class LanguageModel:
     vocabulary: Vocabulary
     boundary: Boundary
     text: TextSettings
-    store_path: Path  # where the token store was in training
+    store_path: Path | None  # where the token store was in training, if there was one
     threads: int | None = None  # all cores
 
     @classmethod
     def load(cls, path: Path | str, threads: int | None = None) -> "LanguageModel":
-        """Read a run that training has left."""
+        """Read a run: a log-bilinear model, an n-gram model or a mixture."""
         path = Path(path)
-        description = run.read_config(path)
-        damaged = NcelmError(f"{path / run.CONFIG} is damaged: restore it from a copy or train again")
-        try:
-            boundary, text = description["boundary"], TextSettings(**description["text"])
-            store_path = Path(description["store"]["path"])
-            if boundary not in get_args(Boundary) or text.tokenizer not in get_args(Tokenizer):
-                raise damaged
-            vocabulary = Vocabulary.load(path / run.VOCABULARY)
-            if description.get("vocabulary_digest") != vocabulary.digest:
-                raise NcelmError(f"{path / run.VOCABULARY} is not the vocabulary of this model: restore it from a copy")
-            model = _read_model(path, description, len(vocabulary))
-        except (KeyError, TypeError, ValueError) as error:
-            raise damaged from error
-        return cls(model, vocabulary, boundary, text, store_path, threads)
+        content = run.read_config(path)
+        origin = run.read_origin(path, content)
+        model = _read_model(path, content, len(origin.vocabulary))
+        return cls(model, origin.vocabulary, origin.boundary, origin.text, origin.store, threads)
 
     @property
     def two_sided(self) -> bool:
@@ -92,6 +86,16 @@ class LanguageModel:
                 ]
                 yield scored if end else scored[:-1]
 
+    def choice_scores(self, before: Sequence[str], choices: Sequence[str], after: Sequence[str]) -> list[float]:
+        """How well each choice fits between the words before and after it (section 5 of the paper).
+
+        log P of the whole sentence; or, of a two-sided model, to which that is nothing, log P(choice | both sides).
+        """
+        scored = self.full_scores_of([*before, choice, *after] for choice in choices)
+        if self.two_sided:
+            return [words[len(before)].log_probability for words in scored]
+        return [sum(word.log_probability for word in words) for words in scored]
+
     def perplexity(self, sentences: str | Iterable[Sentence]) -> float:
         """exp(−mean log P(word)) over all words and ends of one line or of many sentences, unknown words included."""
         return self.evaluate([sentences] if isinstance(sentences, str) else sentences).perplexity
@@ -110,6 +114,12 @@ class LanguageModel:
     def evaluate_split(self, store: TokenStore | Path | str, name: str) -> Evaluation:
         """Perplexity on a split of a token store, which must have the vocabulary this model was trained with."""
         store = store if isinstance(store, TokenStore) else TokenStore.open(store)
+        self.check_store(store)
+        with Team(self.threads) as team:
+            return evaluate_split(self.model, store, name, team)
+
+    def check_store(self, store: TokenStore) -> None:
+        """Refuse a store whose numbers mean other words than this model's, or whose text was read in another way."""
         if (store.boundary, store.text) != (self.boundary, self.text):
             raise NcelmError(
                 f"{store.path} was prepared in another way than the model's text ({store.boundary}, {store.text}; the "
@@ -120,8 +130,6 @@ class LanguageModel:
                 f"{store.path} has another vocabulary than the model, so its ids mean other words: give the store that "
                 "the model was trained on, or the text itself with --file"
             )
-        with Team(self.threads) as team:
-            return evaluate_split(self.model, store, name, team)
 
     def _scored_batches(
         self, sentences: Iterable[Sentence]
@@ -155,19 +163,7 @@ class LanguageModel:
 
     def neighbors(self, word: str, n: int = 10, table: str = "context") -> list[tuple[str, float]]:
         """The n words whose vectors point most nearly the same way, with the cosine of the angle."""
-        word = word.lower() if self.text.lowercase else word
-        if word not in self.vocabulary:
-            raise NcelmError(f"{word!r} is not in the model's vocabulary of {len(self.vocabulary):,} words")
-        if n < 1:
-            raise NcelmError(f"--count is {n}: ask for at least one neighbour")
-        vectors = self.vectors(table)
-        norms = np.linalg.norm(vectors, axis=1)
-        own = self.vocabulary.id(word)
-        cosines = vectors @ vectors[own] / np.maximum(norms * norms[own], 1e-30)
-        cosines[own] = -np.inf
-        n = min(n, len(cosines) - 1)
-        nearest = np.argsort(-cosines, kind="stable")[:n]
-        return [(self.vocabulary.word(int(i)), float(cosines[i])) for i in nearest]
+        return nearest_words(self.vectors(table), self.vocabulary, self.text, word, n)
 
     def vectors(self, table: str = "context") -> np.ndarray:
         """Word vectors, (V, d): as words of a context (r_w) or as predicted words (q_w)."""
@@ -181,26 +177,77 @@ class LanguageModel:
         raise NcelmError(f"there is no table of vectors {table!r}: choose context or target")
 
 
-def _read_model(path: Path, description: dict[str, Any], vocabulary_size: int) -> WordModel:
+class Scorer(Protocol):
+    """Whatever can say how well words fit into a sentence. Only choices for the same place can be compared."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words it knows."""
+
+    @property
+    def text(self) -> TextSettings:
+        """How lines become words."""
+
+    def choice_scores(self, before: Sequence[str], choices: Sequence[str], after: Sequence[str]) -> list[float]:
+        """A number for each choice, the larger the better, for the place between the words before and after it."""
+
+    def vectors(self, table: str = "context") -> np.ndarray:
+        """Word vectors, (V, d), of models that have them."""
+
+    def neighbors(self, word: str, n: int = 10, table: str = "context") -> list[tuple[str, float]]:
+        """The n words with the nearest vectors, and the cosines."""
+
+
+def load_scorer(path: Path | str, threads: int | None = None) -> Scorer:
+    """Read a run of any kind, those that give words no probabilities (LSA) too."""
+    path = Path(path)
+    return Lsa.load(path) if run.read_config(path)["kind"] == "lsa" else LanguageModel.load(path, threads)
+
+
+def _read_model(path: Path, content: dict[str, Any], vocabulary_size: int) -> WordModel:
     """The parameters of a run, whatever kind of model it is."""
-    kind = description.get("kind", "log-bilinear")
+    kind = content["kind"]
+    if kind == "lsa":
+        raise NcelmError(
+            f"{path} is an LSA model, which gives words no probabilities: it can be asked for neighbors, and for the "
+            "word that fits into a sentence"
+        )
     if kind == "mixture":
-        return _read_mixture(path, description)
+        return _read_mixture(path, content)
     if not (path / run.MODEL).exists():
         raise NcelmError(f"{path} has no {run.MODEL}: if training was stopped in its first epoch, go on with --resume")
     if kind == "ngram":
         return ngram.load(path / run.MODEL, vocabulary_size)
-    if kind != "log-bilinear":
-        raise NcelmError(f"{path} holds a model of the kind {kind!r}, which gives words no probabilities")
-    config = ModelConfig(**description["config"]["model"])
+    try:
+        config = ModelConfig(**content["config"]["model"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise run.damaged_config(path) from error
     arrays, _ = run.read_arrays(path / run.MODEL, LogBilinear.shapes(config, vocabulary_size))
     return LogBilinear.from_arrays(config, arrays)
 
 
-def _read_mixture(path: Path, description: dict[str, Any]) -> Mixture:
+def _read_mixture(path: Path, content: dict[str, Any]) -> Mixture:
     """A mixture names its parts, which are runs of their own."""
-    parts = [LanguageModel.load(part) for part in description["parts"]]
-    for part, where in zip(parts, description["parts"], strict=True):
-        if part.vocabulary.digest != description["vocabulary_digest"]:
-            raise NcelmError(f"{where} is not the run it was when {path} was mixed: its vocabulary is another")
-    return Mixture(tuple(part.model for part in parts), np.array(description["weights"], np.float64))
+    parts, weights = content.get("parts"), content.get("weights")
+    if not (isinstance(parts, list) and isinstance(weights, list) and len(parts) == len(weights) > 0):
+        raise run.damaged_config(path)
+    if not all(type(weight) is float and 0.0 <= weight <= 1.0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
+        raise run.damaged_config(path)
+    models = []
+    for part in parts:
+        try:
+            where, digest = (path / part["path"]).resolve(), part["config_sha256"]
+        except (KeyError, TypeError, ValueError) as error:
+            raise run.damaged_config(path) from error
+        if not where.exists():
+            raise NcelmError(f"{path} is a mixture, and its part {where} is gone: put it back, or mix anew")
+        if config_digest(where) != digest:
+            raise NcelmError(f"{where} is not the run it was when {path} was mixed: mix anew")
+        # its config.json is known to be older than the mixture's: no mixture can be a part of itself
+        models.append(LanguageModel.load(where).model)
+    return Mixture(tuple(models), np.array(weights, np.float64))
+
+
+def config_digest(path: Path) -> str:
+    """A fingerprint of how a run was made."""
+    return hashlib.sha256(read_bytes(path / run.CONFIG)).hexdigest()

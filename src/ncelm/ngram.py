@@ -8,16 +8,19 @@ A model is estimated order by order, by sorting: an n-gram is a pair of numbers,
 Nothing is kept for each n-gram but numbers in arrays.
 """
 
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ncelm import kernels, ngram_kernels, run
 from ncelm.corpus import Split, TokenStore
 from ncelm.errors import NcelmError
+from ncelm.evaluate import evaluate_split
+from ncelm.files import new_folder, refuse_existing
 from ncelm.machine import total_memory
 from ncelm.threads import Team
 
@@ -48,12 +51,13 @@ class NGramModel:
 
     def view(self) -> ngram_kernels.Trie:
         """The model as the compiled code takes it."""
-        return ngram_kernels.Trie(self.order, self.words, self.children, self.log_probabilities, self.log_backoffs)
+        arrays = (self.words, self.children, self.log_probabilities, self.log_backoffs)
+        return ngram_kernels.Trie(self.order, *map(_frozen, arrays))
 
     def score_positions(
         self, corpus: kernels.Corpus, first: int, last: int, team: Team
     ) -> tuple[np.ndarray, np.ndarray]:
-        """log P(w|h) of the words at positions first..last, natural, and the logarithm of its normaliser, which is 0."""
+        """log P(w|h) of the words at positions first..last, natural, and the logarithm of the normaliser: 0."""
         out = np.empty(last - first, np.float64)
         ids, _, within_sentence, end_id, pad_id, _ = corpus
         team.run(ngram_kernels.score_positions, 1, self.view(), ids, within_sentence, end_id, pad_id, first, last, out)
@@ -66,7 +70,17 @@ class NGramModel:
         return 10.0**out
 
 
-ARRAYS = {"words": "int32", "children": "int64", "log_probabilities": "float32", "log_backoffs": "float32"}
+def _frozen(array: np.ndarray) -> np.ndarray:
+    """A view that nobody writes to: one type for arrays in memory and on disk, so that kernels are compiled once."""
+    view = np.asarray(array).view()
+    view.flags.writeable = False
+    return view
+
+
+# -- on disk -----------------------------------------------------------------------------------------------------------
+
+# int64 first: every array then begins at a multiple of its own size
+ARRAYS = {"children": "int64", "words": "int32", "log_probabilities": "float32", "log_backoffs": "float32"}
 
 
 def save(model: NGramModel, path: Path) -> None:
@@ -81,22 +95,56 @@ def load(path: Path, vocabulary_size: int) -> NGramModel:
     counts = header.get("counts")
     if not isinstance(counts, list) or not all(type(count) is int and count > 0 for count in counts):
         raise damaged
-    below = sum(counts[:-1])
+    if not 1 <= len(counts) <= MOST_ORDERS or counts[0] != vocabulary_size + 1:
+        raise damaged
+    begins = np.cumsum([0, *counts], dtype=np.int64)  # of each order, and the end
+    model = NGramModel(tuple(counts), **arrays)
     fits = (
-        1 <= len(counts) <= MOST_ORDERS
-        and counts[0] == vocabulary_size + 1
-        and arrays["words"].size == arrays["log_probabilities"].size == sum(counts)
-        and arrays["log_backoffs"].size == below
-        and arrays["children"].size == below + 1
+        model.words.size == model.log_probabilities.size == begins[-1]
+        and model.log_backoffs.size == begins[-2]
+        and model.children.size == begins[-2] + 1
     )
-    if not fits:
+    # children of an order are of the next one: queries go from order to order and never past the last
+    if not (fits and np.array_equal(model.children[begins[:-1]], begins[1:]) and ngram_kernels.is_sound(model.view())):
         raise damaged
-    children = arrays["children"]
-    if children[0] != counts[0] * (below > 0) + sum(counts) * (below == 0) or children[-1] != sum(counts):
-        raise damaged
-    if not ngram_kernels.rises(children):
-        raise damaged
-    return NGramModel(tuple(counts), **arrays)
+    return model
+
+
+def train_ngram(
+    store: TokenStore | Path | str,
+    out: Path | str,
+    order: int = 5,
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Estimate a model of a store's training text, write the run `out`, and return its line of metrics."""
+    store, out = store if isinstance(store, TokenStore) else TokenStore.open(store), Path(out)
+    refuse_existing(out)
+    began = time.perf_counter()
+    model, discounts = estimate(store, order, progress)
+    record: dict[str, Any] = {
+        "finished": True,
+        "order": order,
+        "ngrams": list(model.counts),
+        "words": store.split("train").tokens,
+        "discounts": [asdict(discount) for discount in discounts],
+        "seconds": time.perf_counter() - began,
+    }
+    if "valid" in store.splits:
+        with Team() as team:
+            record["valid_perplexity"] = evaluate_split(model, store, "valid", team).perplexity
+    with new_folder(out) as folder:
+        write_run(folder, model, run.Origin.of(store))
+        run.Metrics(folder / run.METRICS).add(record)
+    return record
+
+
+def write_run(folder: Path, model: NGramModel, origin: run.Origin) -> None:
+    """Write what a run of an n-gram model has."""
+    run.write_description(folder, "ngram", origin, order=model.order)
+    save(model, folder / run.MODEL)
+
+
+# -- estimating --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -24,12 +24,19 @@ class Trie(NamedTuple):
 
 
 @compiled
-def rises(values):
-    """Does no value lie below the one before it?"""
-    for i in range(1, values.size):
-        if values[i] < values[i - 1]:
+def is_sound(trie):
+    """Do children never lie before those of the n-gram before, are words in order, and are all numbers numbers?"""
+    children, unigrams = trie.children, trie.children[0]
+    for i in range(1, children.size):
+        if children[i] < children[i - 1]:
             return False
-    return True
+    for i in range(trie.words.size):
+        if not (0 <= trie.words[i] < unigrams and -1e4 < trie.log_probabilities[i] <= 0.0):  # not so for NaN
+            return False
+    sound = True
+    for i in range(trie.log_backoffs.size):
+        sound &= -1e4 < trie.log_backoffs[i] < 1e4
+    return sound
 
 
 @compiled

@@ -1,29 +1,35 @@
-"""The run directory: what training leaves behind, read back with suspicion.
+"""The run directory: what a model leaves behind, read back with suspicion.
 
-    config.json          what is trained, on what, with which options
+    config.json          what kind of model it is, of what text, with which options
     vocab.txt            words and their training counts
-    model.safetensors    the best parameters so far
-    checkpoint.safetensors   everything needed to go on: parameters, optimiser, place in the corpus
+    model.safetensors    the parameters: of a trained model the best so far; a mixture has none of its own
+    checkpoint.safetensors   `train`: everything needed to go on: parameters, optimiser, place in the corpus
     metrics.jsonl        one line for each epoch
 
 Every file is replaced whole. Nothing is ever unpickled.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
+from ncelm import __version__
+from ncelm.corpus import Boundary, TokenStore
 from ncelm.errors import NcelmError
-from ncelm.files import read_bytes, read_json, write_whole
+from ncelm.files import read_bytes, read_json, write_json, write_whole
+from ncelm.text import TextSettings
+from ncelm.vocabulary import Vocabulary
 
 VERSION = 1
+Kind = Literal["log-bilinear", "ngram", "mixture", "lsa"]
 DTYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}  # as safetensors names them
+LONGEST_HEADER = 100_000  # bytes of JSON before the arrays of a file
 CONFIG, VOCABULARY, MODEL, CHECKPOINT, METRICS = (
     "config.json",
     "vocab.txt",
@@ -33,9 +39,73 @@ CONFIG, VOCABULARY, MODEL, CHECKPOINT, METRICS = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """The text that a model is a model of: its words, and how lines become words."""
+
+    vocabulary: Vocabulary
+    boundary: Boundary
+    text: TextSettings
+    store: Path | None  # where the token store was, if there was one
+    fingerprint: str | None  # of the store
+
+    @classmethod
+    def of(cls, store: TokenStore) -> "Origin":
+        """A store as the origin of a model."""
+        return cls(store.vocabulary, store.boundary, store.text, store.path.resolve(), store.fingerprint)
+
+
+def describe(kind: Kind, origin: Origin, **more: Any) -> dict[str, Any]:
+    """The content of config.json: what all kinds of model say, and what only this one does."""
+    return {
+        "format": "ncelm-run",
+        "version": VERSION,
+        "ncelm": __version__,
+        "kind": kind,
+        "store": {"path": str(origin.store), "fingerprint": origin.fingerprint} if origin.store else None,
+        "vocabulary_digest": origin.vocabulary.digest,
+        "boundary": origin.boundary,
+        "text": asdict(origin.text),
+        **more,
+    }
+
+
+def write_description(folder: Path, kind: Kind, origin: Origin, **more: Any) -> None:
+    """Write config.json and vocab.txt."""
+    write_json(folder / CONFIG, describe(kind, origin, **more))
+    origin.vocabulary.save(folder / VOCABULARY)
+
+
 def read_config(run: Path) -> dict[str, Any]:
     """The description of a run, checked for kind and version."""
-    return read_json(run / CONFIG, "run", "ncelm-run", VERSION)
+    content = read_json(run / CONFIG, "run", "ncelm-run", VERSION)
+    kind = content.setdefault("kind", "log-bilinear")  # the first runs did not say
+    if kind not in get_args(Kind):
+        raise NcelmError(f"{run} holds a model of an unknown kind, {str(kind)[:40]!r}: upgrade ncelm")
+    return content
+
+
+def read_origin(run: Path, content: dict[str, Any]) -> Origin:
+    """What a run's config.json, `content`, and vocab.txt say of its text."""
+    boundary: Any = content.get("boundary")
+    text, store = content.get("text"), content.get("store")
+    try:
+        if boundary not in get_args(Boundary) or not isinstance(text, dict):
+            raise TypeError
+        settings = TextSettings(**text)
+        path = Path(store["path"]) if store is not None else None
+        fingerprint = store["fingerprint"] if store is not None else None
+    except (KeyError, TypeError, ValueError, NcelmError) as error:
+        raise damaged_config(run) from error
+    vocabulary = Vocabulary.load(run / VOCABULARY)
+    if content.get("vocabulary_digest") != vocabulary.digest:
+        raise NcelmError(f"{run / VOCABULARY} is not the vocabulary of this model: restore it from a copy")
+    return Origin(vocabulary, boundary, settings, path, fingerprint)
+
+
+def damaged_config(run: Path) -> NcelmError:
+    """What to say of a config.json that makes no sense."""
+    return NcelmError(f"{run / CONFIG} is damaged: restore it from a copy or train again")
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
@@ -96,25 +166,28 @@ def write_mapped(path: Path, arrays: dict[str, np.ndarray], header: dict[str, An
 def map_arrays(path: Path, kinds: dict[str, str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Map the arrays of write_mapped into memory, without reading them: vectors of these types, and nothing else."""
     damaged = NcelmError(f"{path} is damaged or not an ncelm file: restore it from a copy or make it again")
-    size = path.stat().st_size
-    with path.open("rb") as file:
+    try:
+        size, file = path.stat().st_size, path.open("rb")
+    except OSError as error:
+        raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
+    with file:
         length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size - 8, 100_000):
+        if not 2 <= length <= min(size - 8, LONGEST_HEADER):
             raise damaged
         try:
             entries = json.loads(file.read(length))
             header = json.loads(entries.pop("__metadata__")["ncelm"])
+            if type(header["version"]) is not int:
+                raise damaged
             if header["version"] > VERSION:
                 raise NcelmError(f"{path} was written by a newer ncelm (version {header['version']}): upgrade ncelm")
             arrays, end = {}, 0
             for name, kind in kinds.items():
                 entry = entries.pop(name)
-                (count,), (begin, end_here) = entry["shape"], entry["data_offsets"]
-                if entry["dtype"] != DTYPES[kind] or begin != end or end_here - begin != count * np.dtype(kind).itemsize:
-                    raise damaged
-                end = end_here
+                (count,), offsets = entry["shape"], entry["data_offsets"]
+                begin, end = end, end + count * np.dtype(kind).itemsize
                 place = 8 + length + begin
-                if place + end - begin > size:
+                if entry["dtype"] != DTYPES[kind] or offsets != [begin, end] or count < 0 or 8 + length + end > size:
                     raise damaged
                 arrays[name] = np.memmap(path, kind, "r", place, (count,)) if count else np.zeros(0, kind)
         except (KeyError, TypeError, ValueError, AttributeError) as error:

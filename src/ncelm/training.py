@@ -17,12 +17,12 @@ from typing import Any, Literal, NoReturn, get_args
 
 import numpy as np
 
-from ncelm import __version__, evaluate, kernels, run
+from ncelm import evaluate, kernels, run
 from ncelm.corpus import TokenStore
 from ncelm.engine import NO_CONSTANTS, NO_NUMBERS, Engine, Sizes, Weights, corpus_view, number_contexts
 from ncelm.errors import DivergedError, NcelmError
 from ncelm.estimators import Member
-from ncelm.files import new_folder, only_process, write_json
+from ncelm.files import new_folder, only_process
 from ncelm.machine import total_memory
 from ncelm.model import LogBilinear, ModelConfig
 from ncelm.noise import Noise, NoiseKind, noise_of
@@ -325,28 +325,18 @@ class _Training:
         else:
             self._initialise()
 
-    def _description(self) -> dict[str, Any]:
-        return {
-            "format": "ncelm-run",
-            "version": run.VERSION,
-            "ncelm": __version__,
-            "store": {"path": str(self.store.path.resolve()), "fingerprint": self.store.fingerprint},
-            "vocabulary_digest": self.store.vocabulary.digest,
-            "boundary": self.store.boundary,
-            "text": asdict(self.store.text),
-            "config": asdict(self.config),
-        }
-
     def _create(self) -> None:
         if (self.out / run.CONFIG).exists():
             raise NcelmError(f"{self.out} exists already: go on with --resume, or choose another --out")
         with new_folder(self.out) as folder:
-            write_json(folder / run.CONFIG, self._description())
-            self.store.vocabulary.save(folder / run.VOCABULARY)
+            origin = run.Origin.of(self.store)
+            run.write_description(folder, "log-bilinear", origin, config=asdict(self.config))
 
     def _check_same_run(self) -> None:
         """Refuse to resume with another store or other options: the result would be neither run's."""
         former = run.read_config(self.out)
+        if former["kind"] != "log-bilinear":
+            raise NcelmError(f"{self.out} holds a model of another kind ({former['kind']}): choose another --out")
         if not isinstance(former.get("store"), dict) or not isinstance(former.get("config"), dict):
             raise NcelmError(f"{self.out / run.CONFIG} is damaged: train again, with another --out")
         if former["store"].get("fingerprint") != self.store.fingerprint:
