@@ -11,6 +11,8 @@ env: .venv/ready
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "ncelm needs Python 3.11 or newer: make PYTHON=python3.12 env")'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[plots,dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[kenlm]' >/dev/null 2>&1 \
+		|| echo "kenlm could not be built (it needs a C++ compiler): tests against it will be skipped"
 	@touch .venv/ready
 
 demo: env

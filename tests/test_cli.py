@@ -51,9 +51,11 @@ def refused(capsys, arguments, *fragments):
 def test_version_and_help(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"ncelm {__version__}\n"
-    for verb in ("prepare", "train", "evaluate", "score", "neighbors", "export", "demo"):
+    verbs = ("prepare", "train", "evaluate", "score", "ngram train", "ngram to-arpa", "ngram from-arpa", "lsa", "mix",
+             "neighbors", "export", "demo")  # fmt: skip
+    for verb in verbs:
         with pytest.raises(SystemExit) as stop:
-            main([verb, "--help"])
+            main([*verb.split(), "--help"])
         assert stop.value.code == 0
         assert "--json" in capsys.readouterr().out
 
@@ -127,6 +129,46 @@ def test_neighbors_and_export(folder, tmp_path, capsys):
     assert answer(capsys)["dim"] == 8
 
 
+def test_ngrams_there_and_back_and_mixed(folder, tmp_path, capsys):
+    store, ngram, run = str(folder / "store"), str(tmp_path / "ngram"), str(folder / "run")
+    assert main(["ngram", "train", store, "--order", "3", "--out", ngram, "--json"]) == 0
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)["ngrams"]) == 3
+    assert captured.err.count("\n") == 1  # a tiny text
+    assert "to estimate discounts from: 0.5, 1, 1.5 are used" in captured.err
+    assert main(["evaluate", ngram]) == 0
+    assert "log Z" not in capsys.readouterr().out
+    arpa, again = str(tmp_path / "a.arpa.gz"), str(tmp_path / "again")
+    assert main(["ngram", "to-arpa", ngram, arpa]) == 0
+    captured = capsys.readouterr()
+    assert "n-grams of order 1 to 3" in captured.out
+    assert "knows nothing of <s>" in captured.err  # the store is a stream
+    assert main(["ngram", "from-arpa", arpa, "--out", again, "--like", store, "--json"]) == 0
+    answer(capsys)
+    assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "ngram/model.safetensors").read_bytes()
+    assert main(["mix", ngram, run, "--out", str(tmp_path / "mixed"), "--json"]) == 0
+    assert sum(answer(capsys)["weights"]) == pytest.approx(1.0)
+    perplexities = []
+    for model in (ngram, run, str(tmp_path / "mixed")):
+        assert main(["evaluate", model, "--split", "valid", "--json"]) == 0
+        perplexities.append(answer(capsys)["perplexity"])
+    assert perplexities[2] <= min(perplexities) * (1 + 1e-6)
+    assert main(["score", str(tmp_path / "mixed"), str(folder / "text")]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 120
+
+
+def test_lsa(folder, tmp_path, capsys):
+    run = str(tmp_path / "lsa")
+    assert main(["lsa", "train", str(folder / "store"), "--out", run, "--dim", "3", "--json"]) == 0
+    assert answer(capsys)["dim"] == 3
+    assert main(["neighbors", run, "cat", "--count", "2", "--json"]) == 0
+    assert len(answer(capsys)["cat"]) == 2
+    assert main(["export", run, str(tmp_path / "vectors")]) == 0
+    capsys.readouterr()
+    for verb in ("evaluate", "score"):
+        refused(capsys, [verb, run], "is an LSA model, which gives words no probabilities")
+
+
 # -- mistakes --------------------------------------------------------------------------------------------------------
 
 
@@ -149,6 +191,29 @@ def test_wrong_options(folder, tmp_path, capsys):
     refused(capsys, ["neighbors", folder / "run"], "no word")
     refused(capsys, ["neighbors", folder / "run", "cat", "--count", "0"], "--count is 0")
     assert not (tmp_path / "run").exists()
+
+
+def test_wrong_options_of_the_rivals(folder, tmp_path, capsys):
+    store, out = folder / "store", tmp_path / "out"
+    for order in (0, 20):
+        refused(capsys, ["ngram", "train", store, "--order", order, "--out", out], f"--order is {order}: give a number")
+    refused(capsys, ["ngram", "to-arpa", folder / "run", tmp_path / "a"], "is no n-gram model")
+    refused(capsys, ["ngram", "from-arpa", folder / "text", "--out", out], "ends before \\end\\")
+    refused(capsys, ["ngram", "from-arpa", tmp_path / "nothing", "--out", out], "there is no file")
+    refused(capsys, ["lsa", "train", store, "--out", out, "--dim", "0"], "--dim is 0")
+    refused(capsys, ["mix", folder / "run", "--out", out], "at least two parts")
+    refused(capsys, ["mix", folder / "run", folder / "run", "--out", out, "--weights", "0.5", "0.6"], "--weights are")
+    refused(capsys, ["ngram", "train", store, "--out", folder / "run"], "exists already")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing_of_an_ngram_model(folder, tmp_path, capsys, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    refused(capsys, ["ngram", "train", folder / "store", "--out", tmp_path / "run"], "no space left")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_words_the_parser_does_not_know(folder, capsys):

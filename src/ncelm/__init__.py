@@ -7,7 +7,11 @@
     lm = ncelm.load("run")
     lm.score("a sentence to score")
 
-What the command line does is these calls, `ncelm.export.export_vectors` and `ncelm.demo.demo`.
+    ncelm.train_ngram(store, "ngram", order=5)
+    ncelm.mix(["ngram", "run"], "mixed")
+
+What the command line does is these calls, `train_lsa`, `import_arpa`, `export_arpa`, `ncelm.export.export_vectors` and
+`ncelm.demo.demo`.
 """
 
 from importlib import import_module
@@ -16,11 +20,15 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from ncelm.arpa import export_arpa, import_arpa
     from ncelm.corpus import TokenStore
     from ncelm.errors import NcelmError
     from ncelm.evaluate import Evaluation
-    from ncelm.language_model import LanguageModel, WordScore
+    from ncelm.language_model import LanguageModel, WordScore, load_scorer
+    from ncelm.lsa import Lsa, train_lsa
+    from ncelm.mixing import mix
     from ncelm.model import LogBilinear, ModelConfig
+    from ncelm.ngram import NGramModel, train_ngram
     from ncelm.noise import Noise
     from ncelm.preparing import prepare
     from ncelm.recipes import recipe
@@ -35,7 +43,9 @@ _HOMES = {
     "Evaluation": "evaluate",
     "LanguageModel": "language_model",
     "LogBilinear": "model",
+    "Lsa": "lsa",
     "ModelConfig": "model",
+    "NGramModel": "ngram",
     "NcelmError": "errors",
     "Noise": "noise",
     "Progress": "training",
@@ -43,16 +53,24 @@ _HOMES = {
     "TrainConfig": "training",
     "Vocabulary": "vocabulary",
     "WordScore": "language_model",
+    "export_arpa": "arpa",
+    "import_arpa": "arpa",
+    "load_scorer": "language_model",
+    "mix": "mixing",
     "prepare": "preparing",
     "recipe": "recipes",
     "train": "training",
+    "train_lsa": "lsa",
+    "train_ngram": "ngram",
 }
 
 __all__ = [
     "Evaluation",
     "LanguageModel",
     "LogBilinear",
+    "Lsa",
     "ModelConfig",
+    "NGramModel",
     "NcelmError",
     "Noise",
     "Progress",
@@ -60,10 +78,16 @@ __all__ = [
     "TrainConfig",
     "Vocabulary",
     "WordScore",
+    "export_arpa",
+    "import_arpa",
     "load",
+    "load_scorer",
+    "mix",
     "prepare",
     "recipe",
     "train",
+    "train_lsa",
+    "train_ngram",
 ]
 
 

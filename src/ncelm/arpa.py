@@ -44,13 +44,13 @@ LONGEST_LINE = 1 << 20  # bytes
 OnNgrams = Callable[[int, int], None]  # hears how many n-grams of how many are done
 
 
-def export_arpa(run_folder: Path | str, path: Path | str, progress: OnNgrams | None = None) -> NGramModel:
+def export_arpa(run_folder: Path | str, path: Path | str, progress: OnNgrams | None = None) -> LanguageModel:
     """Write the n-gram model of a run as an ARPA file, which must not exist; packed if its name ends with .gz."""
     lm = LanguageModel.load(run_folder)
     if not isinstance(lm.model, NGramModel):
         raise NcelmError(f"{run_folder} is no n-gram model, and only those can be written as ARPA files")
     write_arpa(Path(path), lm.model, lm.vocabulary, progress)
-    return lm.model
+    return lm
 
 
 def import_arpa(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, cast
 
 import tyro
 from tqdm import tqdm
@@ -341,18 +341,19 @@ class ToArpa:
         """Write the file."""
         from ncelm.arpa import export_arpa
 
-        if LanguageModel.load(self.run_folder).boundary == "stream":
+        with _bar(unit=" n-grams", unit_scale=True, desc="writing") as bar:
+            lm = export_arpa(self.run_folder, self.file, _show(bar))
+        if lm.boundary == "stream":
             print(
                 "ncelm: contexts of this model run on from one sentence to the next, so it knows nothing of <s>: other "
                 "tools should begin a sentence after </s>, or prepare the text with --boundary sentence",
                 file=sys.stderr,
             )
-        with _bar(unit=" n-grams", unit_scale=True, desc="writing") as bar:
-            model = export_arpa(self.run_folder, self.file, _show(bar))
+        counts = _ngrams(lm)
         if self.json:
-            _print_json({"file": str(self.file), "ngrams": list(model.counts)})
+            _print_json({"file": str(self.file), "ngrams": counts})
         else:
-            print(f"{self.file}: {sum(model.counts):,} n-grams of order 1 to {model.order}")
+            print(f"{self.file}: {sum(counts):,} n-grams of order 1 to {len(counts)}")
 
 
 @dataclass(frozen=True)
@@ -378,27 +379,24 @@ class FromArpa:
     def run(self) -> None:
         """Read the file and say what was in it."""
         from ncelm.arpa import import_arpa
-        from ncelm.ngram import NGramModel
 
         with _bar(unit=" n-grams", unit_scale=True, desc="reading") as bar:
             lm = import_arpa(self.file, self.out, self.like, self.lowercase, _show(bar))
-        assert isinstance(lm.model, NGramModel)
+        counts = _ngrams(lm)
         if self.json:
-            _print_json({"run": str(self.out), "vocabulary": len(lm.vocabulary), "ngrams": list(lm.model.counts)})
+            _print_json({"run": str(self.out), "vocabulary": len(lm.vocabulary), "ngrams": counts})
         else:
-            print(
-                f"{self.out}: {sum(lm.model.counts):,} n-grams of order 1 to {lm.model.order}, "
-                f"{len(lm.vocabulary):,} words"
-            )
+            print(f"{self.out}: {sum(counts):,} n-grams of order 1 to {len(counts)}, {len(lm.vocabulary):,} words")
 
 
 @dataclass(frozen=True)
-class LsaTrain:
+class Lsa:
     """Latent semantic analysis: a vector for each word, by the sentences of the training text that it occurs in.
 
     `neighbors` and `export` take RUN; `evaluate` and `score` do not, for LSA gives words no probabilities.
     """
 
+    verb: Annotated[Literal["train"], Positional, arg(help="What to do.")]
     store: Store
     out: NewRun
     dim: Annotated[int, arg(help="Numbers in a vector: how many singular values are kept.")] = 300
@@ -604,17 +602,6 @@ class Ngram:
         self.verb.run()
 
 
-@dataclass(frozen=True)
-class LsaVerbs:
-    """Latent semantic analysis: word vectors from the sentences that words share."""
-
-    verb: OmitSubcommandPrefixes[OmitArgPrefixes[Annotated[LsaTrain, subcommand("train")]]]
-
-    def run(self) -> None:
-        """Run the verb."""
-        self.verb.run()
-
-
 def main(arguments: list[str] | None = None) -> int:
     """The command line: 0 if all went well, 2 for a user's mistake, 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -673,7 +660,7 @@ def _parse(arguments: list[str]) -> Any:
         | Annotated[Evaluate, subcommand("evaluate")]
         | Annotated[Score, subcommand("score")]
         | Annotated[Ngram, subcommand("ngram")]
-        | Annotated[LsaVerbs, subcommand("lsa")]
+        | Annotated[Lsa, subcommand("lsa")]
         | Annotated[Mix, subcommand("mix")]
         | Annotated[Neighbors, subcommand("neighbors")]
         | Annotated[Export, subcommand("export")]
@@ -738,6 +725,13 @@ def _show_training(bar: "tqdm[Any]", at: Progress, where: str = "") -> None:
         bar.set_postfix_str(
             f"perplexity {at.metrics['valid_perplexity']:.1f}, log Z {at.metrics['valid_log_z_mean']:+.2f}"
         )
+
+
+def _ngrams(lm: LanguageModel) -> list[int]:
+    """How many n-grams of each order a model has."""
+    from ncelm.ngram import NGramModel
+
+    return list(cast(NGramModel, lm.model).counts)
 
 
 def _metrics(run_folder: Path) -> list[dict[str, Any]]:

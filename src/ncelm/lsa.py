@@ -13,17 +13,19 @@ from pathlib import Path
 
 import numpy as np
 from scipy import sparse
-from scipy.sparse.linalg import LinearOperator, svds
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from ncelm import run
 from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
 from ncelm.files import new_folder, refuse_existing
+from ncelm.machine import total_memory
 from ncelm.text import TextSettings
 from ncelm.vectors import nearest_words
 from ncelm.vocabulary import Vocabulary
 
-TOLERANCE = 1e-5  # of singular values, relative: float32 has not much more
+TOLERANCE = 1e-4  # of squared singular values, relative
+BYTES_PER_WORD = 48  # of the text, while its matrix is made
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +79,12 @@ def train_lsa(
     most = min(len(store.vocabulary), store.split("train").n_sentences) - 1
     if not 1 <= dim <= most:
         raise NcelmError(f"--dim is {dim}: give a number from 1 to {most:,}, fewer than words and sentences")
+    needed, there = memory_bytes(store, dim), total_memory()
+    if there is not None and needed > there:
+        raise NcelmError(
+            f"LSA of this text would take about {needed / 1e9:,.1f} GB of memory and this machine has "
+            f"{there / 1e9:,.1f} GB: give a lower --dim or a shorter text"
+        )
     began = time.perf_counter()
     vectors = decompose(weighted_counts(store), dim, seed, progress)
     origin = run.Origin.of(store)
@@ -85,6 +93,12 @@ def train_lsa(
         run.write_arrays(folder / run.MODEL, {"vectors": vectors}, {"kind": "lsa"})
         run.Metrics(folder / run.METRICS).add({"finished": True, "seconds": time.perf_counter() - began})
     return Lsa(vectors, origin.vocabulary, origin.text)
+
+
+def memory_bytes(store: TokenStore, dim: int) -> int:
+    """About so much memory is taken by training: the larger of making the matrix and of decomposing it."""
+    basis = len(store.vocabulary) * (3 * dim + 20) * np.dtype(np.float32).itemsize  # the search keeps 2 dim + 1 vectors
+    return store.split("train").tokens * BYTES_PER_WORD + basis
 
 
 def weighted_counts(store: TokenStore) -> sparse.csr_array:
@@ -110,22 +124,27 @@ def weighted_counts(store: TokenStore) -> sparse.csr_array:
 def decompose(
     matrix: sparse.csr_array, dim: int, seed: int, progress: Callable[[int], None] | None = None
 ) -> np.ndarray:
-    """Each row of a matrix as its place among the largest singular vectors, scaled to length 1; (rows, dim) float32."""
+    """Each row of A as its place along the first left singular vectors, U Σ, scaled to length 1; (rows, dim) float32.
+
+    Left singular vectors of A are eigenvectors of A Aᵀ, which is multiplied by, never made. (SciPy's `svds` does that
+    too, but then makes a vector for each sentence: gigabytes that nobody asked for.)
+    """
     products = 0
     transposed = matrix.T.tocsr()  # twice the memory, but both products run along rows
 
-    def counted(operand: sparse.csr_array) -> Callable[[np.ndarray], np.ndarray]:
-        def multiply(x: np.ndarray) -> np.ndarray:
-            nonlocal products
-            products += 1
-            if progress:
-                progress(products // 2)
-            return operand @ x
+    def multiply(x: np.ndarray) -> np.ndarray:
+        nonlocal products
+        products += 1
+        if progress:
+            progress(products)
+        return matrix @ (transposed @ x)
 
-        return multiply
-
-    operator = LinearOperator(matrix.shape, matvec=counted(matrix), rmatvec=counted(transposed), dtype=np.float32)
-    left, values, _ = svds(operator, k=dim, tol=TOLERANCE, return_singular_vectors="u", rng=np.random.default_rng(seed))
-    vectors = (left * values)[:, ::-1]  # U Σ, the largest singular value first
+    size = matrix.shape[0]
+    start = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
+    squares, left = eigsh(
+        LinearOperator((size, size), matvec=multiply, dtype=np.float32), k=dim, v0=start, tol=TOLERANCE
+    )  # (dim,), (rows, dim), the smallest first
+    vectors = (left * np.sqrt(np.maximum(squares, 0.0)))[:, ::-1]
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 1e-6).astype(np.float32)
+    said_something = norms > 1e-6 * norms.max()
+    return np.divide(vectors, norms, out=np.zeros_like(vectors), where=said_something).astype(np.float32)

@@ -6,7 +6,8 @@ Nothing here is fast. The fast twins in `kernels` and the array functions in `es
 One context h at a time: `scores` is s(w, h) for every word of the vocabulary, (V,); q̂, q_w, r_w are rows.
 """
 
-from collections.abc import Callable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -198,3 +199,44 @@ def parameter_gradients(
                 gradients["matrices"][i] += dJ_dq_hat * row
                 gradients["context_vectors"][word] += matrix * dJ_dq_hat
     return gradients
+
+
+def kneser_ney(
+    sentences: Sequence[Sequence[int]], order: int, vocabulary: int, discounts: Sequence[Sequence[float]]
+) -> Callable[[int, Sequence[int]], float]:
+    """P(w|h) of interpolated modified Kneser–Ney smoothing, by dictionaries: Chen & Goodman (1999), section 3.
+
+    Each sentence begins with a mark that is not predicted. `discounts` are, for each order, those of n-grams seen once,
+    twice, three times or more.
+    """
+    counts = [Counter[tuple[int, ...]]() for _ in range(order + 1)]  # c(w_1 … w_n), by n
+    for sentence in sentences:
+        for end in range(1, len(sentence)):
+            for n in range(1, min(order, end + 1) + 1):
+                counts[n][tuple(sentence[end - n + 1 : end + 1])] += 1
+    # below the highest order an n-gram counts as often as there are different words before it, N1+(· w_1 … w_n)
+    adjusted = [Counter(count) for count in counts]
+    for n in range(1, order):
+        before = Counter(ngram[1:] for ngram in counts[n + 1])
+        adjusted[n] = Counter({ngram: before[ngram] or count for ngram, count in counts[n].items()})
+    following = [defaultdict[tuple[int, ...], list[int]](list) for _ in range(order + 1)]
+    for n in range(1, order + 1):
+        for ngram, count in adjusted[n].items():
+            following[n][ngram[:-1]].append(count)
+
+    def discount(n: int, count: int) -> float:
+        return ([0.0, *discounts[n - 1]])[min(count, 3)]
+
+    def probability(word: int, history: Sequence[int]) -> float:
+        """P(word | history), the history cut to what the order looks at."""
+        h = tuple(history[max(len(history) - order + 1, 0) :])
+        n = len(h) + 1
+        lower = probability(word, h[1:]) if h else 1.0 / vocabulary
+        total = sum(following[n][h])
+        if total == 0:
+            return lower
+        count = adjusted[n][(*h, word)]
+        gamma = sum(discount(n, c) for c in following[n][h]) / total
+        return max(count - discount(n, count), 0.0) / total + gamma * lower
+
+    return probability

@@ -1,0 +1,108 @@
+"""N-gram models: time and memory to estimate one, and queries beside KenLM's, one thread each, in one run.
+
+    python benchmarks/ngrams.py STORE --order 5
+
+Needs the module kenlm (`pip install kenlm`, with a C++ compiler), which reads the ARPA file that ncelm writes. Both
+score the same text; before anything is timed, all scores must agree within 1e-4.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import kenlm
+import numpy as np
+
+from ncelm.arpa import write_arpa
+from ncelm.corpus import TokenStore
+from ncelm.engine import corpus_view
+from ncelm.machine import surroundings
+from ncelm.ngram import estimate, load, memory_bytes, save
+from ncelm.threads import Team
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path, help="a token store with boundary `sentence`")
+    parser.add_argument("--order", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--split", default="test", help="the text that is scored")
+    parser.add_argument("--words", type=int, default=1_000_000, help="score at most so many words of it")
+    options = parser.parse_args()
+
+    store = TokenStore.open(options.store)
+    if store.boundary != "sentence":
+        parser.error("KenLM scores sentence by sentence: prepare the store with --boundary sentence")
+    began = time.perf_counter()
+    model, _ = estimate(store, options.order)
+    seconds = time.perf_counter() - began
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    with tempfile.TemporaryDirectory() as folder:
+        answer = measure(store, model, Path(folder), options)
+    answer = {
+        "order": options.order,
+        "training_tokens": store.split("train").tokens,
+        "ngrams": model.counts,
+        "seconds_to_estimate": seconds,
+        "peak_memory_bytes": peak,
+        "memory_bytes_said_before": memory_bytes(store.split("train"), options.order),
+        **answer,
+        **surroundings("numpy", "numba", "kenlm"),
+    }
+    print(json.dumps(answer, indent=2))
+
+
+def measure(store, model, folder, options):
+    began = time.perf_counter()
+    save(model, folder / "model")
+    model = load(folder / "model", len(store.vocabulary))  # as a user has it: mapped from disk
+    mapped = time.perf_counter() - began
+    began = time.perf_counter()
+    write_arpa(folder / "arpa", model, store.vocabulary)
+    written = time.perf_counter() - began
+    began = time.perf_counter()
+    rival = kenlm.Model(str(folder / "arpa"))
+    rival_read = time.perf_counter() - began
+
+    split = store.split(options.split)
+    ends = split.sentences[split.sentences <= options.words].astype(np.int64)
+    words = int(ends[-1])
+    corpus, spell = corpus_view(split, store), store.vocabulary.words
+    ids = split.ids[:words].tolist()
+    sentences = [" ".join(spell[i] for i in ids[a : b - 1]) for a, b in pairwise(ends)]
+    rates = {"ncelm": [], "kenlm": []}
+    with Team(1) as team:
+        ours, _ = model.score_positions(corpus, 0, words, team)
+        theirs = np.array([score for line in sentences for score, _, _ in rival.full_scores(line)])
+        worst = float(np.abs(ours / np.log(10.0) - theirs).max())
+        if worst > 1e-4:
+            raise SystemExit(f"the two do not agree: a word's log10 P differs by {worst}")
+        for _ in range(options.rounds):
+            began = time.perf_counter()
+            model.score_positions(corpus, 0, words, team)
+            rates["ncelm"].append(words / (time.perf_counter() - began))
+            began = time.perf_counter()
+            for line in sentences:
+                rival.score(line)
+            rates["kenlm"].append(words / (time.perf_counter() - began))
+    return {
+        "scored_words": words,
+        "largest_difference_log10": worst,
+        "words_per_second": {name: statistics.median(each) for name, each in rates.items()},
+        "rounds": rates,
+        "ratio": statistics.median(a / b for a, b in zip(rates["ncelm"], rates["kenlm"], strict=True)),
+        "model_bytes": (folder / "model").stat().st_size,
+        "arpa_bytes": (folder / "arpa").stat().st_size,
+        "seconds_to_save_and_map": mapped,
+        "seconds_to_write_arpa": written,
+        "seconds_kenlm_took_to_read_it": rival_read,
+    }
+
+
+if __name__ == "__main__":
+    main()
