@@ -63,14 +63,15 @@ def smooth(counts, bounds, suffixes, discounts, lower, probabilities, log_probab
 @compiled
 def child(trie, place, word):
     """Where the n-gram at `place` extended by a word is, or -1."""
-    low, high = trie.children[place], trie.children[place + 1]
-    while low < high:
-        middle = (low + high) >> 1
-        if trie.words[middle] < word:
-            low = middle + 1
-        else:
-            high = middle
-    return low if low < trie.children[place + 1] and trie.words[low] == word else -1
+    low, count = trie.children[place], trie.children[place + 1] - trie.children[place]
+    if count == 0:
+        return -1
+    # bisection without branches: what a processor cannot guess costs more than what it reads in vain
+    while count > 1:
+        half = count >> 1
+        low += half * (trie.words[low + half] <= word)
+        count -= half
+    return low if trie.words[low] == word else -1
 
 
 @compiled
