@@ -50,10 +50,13 @@ class Prepare:
 
         ncelm prepare TEXT… --out STORE --lowercase --min-count 5 --punkt train
 
-    Files may be packed (.gz); of a folder, all files below it are read but hidden ones.
+    Files may be packed (.gz) or in tar archives (.tar, .tar.gz, .tar.xz, .tar.bz2); of a folder, all files below it are
+    read but hidden ones. Works of Project Gutenberg lose their headers and footers with --gutenberg.
     """
 
-    texts: Annotated[tuple[Path, ...], Positional, arg(metavar="TEXT…", help="Files or folders of raw prose.")] = ()
+    texts: Annotated[
+        tuple[Path, ...], Positional, arg(metavar="TEXT…", help="Files, folders or tar archives of raw prose.")
+    ] = ()
     out: Annotated[Path, arg(help="The store: a folder that does not exist yet.")] = field(kw_only=True)
     train: Annotated[tuple[Path, ...], arg(help="Training text, one sentence a line.")] = ()
     valid: Annotated[tuple[Path, ...], arg(help="Validation text, one sentence a line.")] = ()
@@ -82,12 +85,21 @@ class Prepare:
         ),
     ] = "english"
     encoding: Annotated[str, arg(help="Of the text files.")] = "utf-8"
+    gutenberg: Annotated[
+        bool,
+        arg(help="The texts are works of Project Gutenberg: take headers and footers off. STORE/works.tsv tells, work "
+            "by work, what was taken off. Works that are not in --encoding are read as latin-1."),
+    ] = False  # fmt: skip
+    skip_broken: Annotated[
+        bool, arg(help="With --gutenberg: leave works out that are empty or binary, instead of stopping.")
+    ] = False
     workers: Annotated[int | None, arg(help="Processes to use; all cores by default.")] = None
     json: Json = False
 
     def run(self) -> None:
         """Prepare and say what came of it."""
         from ncelm.preparing import prepare
+        from ncelm.unpacking import REPORT, summary
 
         with _bar(unit="B", unit_scale=True, desc="reading") as bar:
             store = prepare(
@@ -105,6 +117,8 @@ class Prepare:
                 seed=self.seed,
                 punkt=self.punkt,
                 encoding=self.encoding,
+                gutenberg=self.gutenberg,
+                skip_broken=self.skip_broken,
                 workers=self.workers,
                 progress=_show(bar),
             )
@@ -112,9 +126,16 @@ class Prepare:
             name: {"tokens": split.tokens, "sentences": split.n_sentences, "unknown": split.unknown}
             for name, split in store.splits.items()
         }
+        works = summary(self.out) if self.gutenberg else None
         if self.json:
-            _print_json({"store": str(self.out), "vocabulary": len(store.vocabulary), "splits": splits})
+            answer = {"store": str(self.out), "vocabulary": len(store.vocabulary), "splits": splits}
+            _print_json(answer | ({"works": works} if works else {}))
             return
+        if works:
+            print(
+                f"{works['works']:,} works, {works['without_header']} without a known header, "
+                f"{works['without_footer']} without a known footer, {works['skipped']} skipped: see {self.out / REPORT}"
+            )
         if not splits["train"]["unknown"]:
             print(
                 "ncelm: no word of the training text is unknown, so a model cannot learn how likely unknown words are: "

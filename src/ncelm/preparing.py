@@ -23,6 +23,7 @@ from ncelm.files import new_folder
 from ncelm.sentences import PUNKT_TRAINING_CHARACTERS, SentenceSplitter
 from ncelm.text import TextSettings, check_encoding, file_size, read_prose
 from ncelm.tokenising import BLOCK, SPILLS, Unit, tokenise, units_of
+from ncelm.unpacking import REPORT, is_archive, unpack, write_report
 from ncelm.vocabulary import Vocabulary, check_cut
 
 Paths = Path | str | Sequence[Path | str] | None
@@ -46,13 +47,15 @@ def prepare(
     seed: int = 0,
     punkt: Literal["english", "train"] = "english",
     encoding: str = "utf-8",
+    gutenberg: bool = False,
+    skip_broken: bool = False,
     workers: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TokenStore:
     """Make a token store at `out` and open it.
 
     Args:
-        texts: files or folders of prose: Punkt finds the sentences, the Treebank tokenizer the words.
+        texts: files, folders or tar archives of prose: Punkt finds the sentences, the Treebank tokenizer the words.
         out: the store's folder, which must not exist.
         train: instead of `texts`, files with one sentence a line and blanks between words.
         valid: files like those of `train`, for validation.
@@ -68,6 +71,9 @@ def prepare(
         seed: which sentences those are.
         punkt: NLTK's "english" sentence model, or "train" one on the text itself.
         encoding: of the files.
+        gutenberg: the texts are works of Project Gutenberg: take off headers and footers, and write a report of what
+            was taken off, works.tsv, into the store. A file that is not in `encoding` is read as latin-1.
+        skip_broken: with `gutenberg`, leave a work that is empty or binary out, instead of refusing it.
         workers: processes to tokenise with; by default one for each core.
         progress: called with the bytes read so far and the bytes in all.
     """
@@ -78,8 +84,25 @@ def prepare(
     boundary = boundary or ("sentence" if prose else "stream")
     _check(files, boundary, punkt, encoding, seed, workers, valid_sentences, test_sentences)
     check_cut(min_count, vocabulary_size)
+    if (gutenberg or skip_broken) and not (prose and gutenberg):
+        raise NcelmError(
+            "--gutenberg goes with prose (files, folders or tar archives), and --skip-broken with --gutenberg"
+        )
+    given_encoding = encoding
     with new_folder(out) as folder:
         (folder / SPILLS).mkdir()
+        if prose and (gutenberg or any(map(is_archive, files["train"]))):
+            files["train"], reports = unpack(
+                files["train"],
+                folder / SPILLS,
+                gutenberg=gutenberg,
+                encoding=encoding,
+                skip_broken=skip_broken,
+                progress=progress,
+            )
+            if gutenberg:
+                encoding = "utf-8"  # they are now
+                write_report(folder / REPORT, reports)
         if prose:
             _sentence_splitter(punkt, files["train"], encoding).save(folder)
         units = units_of(files, encoding, text, folder)
@@ -115,7 +138,8 @@ def prepare(
                 "valid_sentences": valid_sentences,
                 "test_sentences": test_sentences,
                 "seed": seed,
-                "encoding": encoding,
+                "encoding": given_encoding,
+                "gutenberg": gutenberg,
             },
         )
         shutil.rmtree(folder / SPILLS)
