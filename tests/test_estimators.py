@@ -363,13 +363,17 @@ def test_compiled_shared_noise_agrees():
     random = np.random.default_rng(7)
     k = 37
     products, biases, log_k_noise = random.normal(size=(3, k)), random.normal(size=k), random.normal(size=k)
+    draws = random.integers(1, 4, size=k)  # a word that was drawn n times counts n times
     scores = products.astype(np.float32)
-    total = kernels.shared_noise_coefficients(
-        scores, (biases - log_k_noise).astype(np.float32), np.empty(50, np.float32)
+    shifts = (biases - log_k_noise).astype(np.float32)
+    total = kernels.shared_noise_coefficients(scores, shifts, draws.astype(np.float32))
+    drawn = np.repeat(np.arange(k), draws)
+    losses, _, by_noise = estimators.nce(
+        np.full(3, 50.0), (products + biases)[:, drawn], np.zeros(3), np.tile(log_k_noise[drawn], (3, 1))
     )
-    losses, _, by_noise = estimators.nce(np.full(3, 50.0), products + biases, np.zeros(3), np.tile(log_k_noise, (3, 1)))
     assert -total == pytest.approx(losses.sum(), rel=1e-5)
-    np.testing.assert_allclose(scores, -by_noise, rtol=1e-5, atol=1e-6)
+    firsts = np.cumsum(draws) - draws
+    np.testing.assert_allclose(scores, -by_noise[:, firsts] * draws, rtol=1e-5, atol=1e-6)
 
 
 def test_log_of_a_product_is_the_sum_of_logs():

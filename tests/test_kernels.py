@@ -153,7 +153,9 @@ def test_one_update_agrees_with_the_reference(stores, case, boundary, after):
         losses = engine.run(0, 0, np.array([TABLE_RATE]), np.array([MATRIX_RATE]))
     contexts, words = engine.plan.contexts[0], engine.plan.words[0]
     if config.shared_noise:
-        words = np.hstack([words[:70], np.tile(words[70:].T, (70, 1))])
+        plan, distinct = engine.plan, int(engine.plan.distinct[0])
+        drawn = np.repeat(words[70 : 70 + distinct, 0], plan.draws[0, :distinct].astype(int))  # as they were drawn
+        words = np.hstack([words[:70], np.tile(drawn, (70, 1))])
     numbers = engine.plan.constants[0] if old_constants.size else None
     constants = np.zeros(70) if numbers is None else old_constants[numbers]
     masks = np.where(engine.work.predicted == 0, 0.0, 1 / (1 - config.dropout)) if config.dropout else np.ones((70, 5))

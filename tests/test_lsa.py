@@ -11,6 +11,7 @@ from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
 from ncelm.language_model import load_scorer
 from ncelm.lsa import Lsa, decompose, train_lsa, weighted_counts
+from ncelm.scoring import Blank
 
 SEA = ["ship", "sail", "captain", "storm", "wave"]
 KITCHEN = ["oven", "bread", "butter", "knife", "cook"]
@@ -68,12 +69,14 @@ def test_words_of_one_topic_are_neighbours(topics):
 
 def test_the_choice_that_fits(topics):
     model = load_scorer(topics / "run")
-    sea, kitchen = model.choice_scores(["the", "captain"], ["wave", "butter"], ["and", "sail"])
+    (scores,) = model.choice_scores([Blank(["the", "captain"], [["wave"], ["butter"]], ["and", "sail"])])
+    sea, kitchen = scores
     assert sea > kitchen
     vectors, id = model.vectors(), model.vocabulary.id
     by_hand = sum(vectors[id("wave")] @ vectors[id(word)] for word in ("the", "captain", "and", "sail"))
     assert sea == pytest.approx(by_hand, abs=1e-5)
-    assert model.choice_scores(["the"], ["zebra"], []) == [0.0]
+    assert next(model.choice_scores([Blank(["the"], [["zebra"]], [])])) == [0.0]
+    assert {word for word, _ in model.likeliest(["the", "ship"], ["and", "sail"], 5)} == set(SEA)
 
 
 def test_what_is_written_is_read(topics):

@@ -152,3 +152,9 @@ def test_exp_is_accurate():
     fast = np.array([kernels.exp32(value) for value in x], np.float64)
     exact = np.exp(x.astype(np.float64))
     assert np.abs(fast / exact - 1).max() < 2.5e-6
+
+
+def test_log32_is_the_logarithm():
+    x = np.concatenate([np.geomspace(1e-9, 1, 20_001), 1 - np.geomspace(1e-7, 0.5, 2001)]).astype(np.float32)
+    fast = np.array([kernels.log32(value) for value in x], np.float64)
+    np.testing.assert_allclose(fast, np.log(x.astype(np.float64)), atol=2e-6, rtol=2e-6)

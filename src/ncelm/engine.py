@@ -74,7 +74,7 @@ class Sizes:
     def plan_bytes(self) -> int:
         """One planned minibatch."""
         noise = 4 * self.samples if self.bigram_words else 3 * self.samples
-        return 4 * self.batch * (noise + 8 * self.positions + 3) + 8 * self.target_groups + 12 * self.shared_samples
+        return 4 * self.batch * (noise + 8 * self.positions + 3) + 8 * self.target_groups + 16 * self.shared_samples
 
     @property
     def planned(self) -> int:
@@ -224,6 +224,8 @@ def _plan(sizes: Sizes) -> kernels.Plan:
         sizes=np.zeros(G, np.int64),
         contexts=integers(B, c),
         words=integers(rows, samples),
+        distinct=np.zeros(G, np.int64),
+        draws=np.zeros((G, sizes.shared_samples), np.float32),
         keys=np.zeros((G, B), np.uint64),
         log_k_noise=np.zeros((G, B, samples) if sizes.bigram_words else (0, 0, 0), np.float32),
         constants=np.zeros((G, B) if sizes.numbered_words else (0, 0), np.int32),

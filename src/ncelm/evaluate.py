@@ -1,32 +1,16 @@
 """Perplexities that are what they say, and the scores of sentences and words. Natural logarithms throughout."""
 
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
-from ncelm import kernels
 from ncelm.corpus import TokenStore
 from ncelm.engine import corpus_view
+from ncelm.scoring import WordModel
 from ncelm.threads import Team
 
 CHUNK = 1 << 20  # words evaluated in one go: memory does not grow with the text
-
-
-class WordModel(Protocol):
-    """Whatever gives each word of a text a probability: log-bilinear models, n-grams, mixtures of them."""
-
-    @property
-    def two_sided(self) -> bool:
-        """Does it see words after the one it predicts? Then a sentence's score is not its probability."""
-
-    def score_positions(
-        self, corpus: kernels.Corpus, first: int, last: int, team: Team
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores and log normalisers, each (last - first,), of the words at positions first..last of a text.
-
-        log P(w|h) is their difference. How much context it looks at is the model's own business.
-        """
 
 
 @dataclass(frozen=True)

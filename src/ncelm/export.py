@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Literal
 
 from ncelm.files import refuse_existing, write_whole
-from ncelm.language_model import Scorer
+from ncelm.scoring import Scorer
 
 VectorFormat = Literal["word2vec", "word2vec-binary", "glove"]
 

@@ -77,6 +77,16 @@ def _as_float32(typing_context, bits):
 
 
 @intrinsic
+def _as_bits(typing_context, number):
+    """The bits of a float32."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.int32(types.float32), generate
+
+
+@intrinsic
 def _pause(typing_context):
     """Tell the processor that this is a waiting loop, so that a thread on the same core gets its share."""
 
@@ -202,6 +212,23 @@ def exp32(x):
     p = p * f + np.float32(6.9314720e-1)
     p = p * f + np.float32(1.0)
     return p * _as_float32((n + np.int32(127)) << np.int32(23))
+
+
+@compiled
+def log32(x):
+    """log(x) in float32 for a normal positive x, absolute error below 2e-6 for x in [1e-9, 1], without a branch."""
+    bits = _as_bits(x)
+    half = (bits >> np.int32(22)) & np.int32(1)  # is the mantissa, in [1, 2), at least 1.5? Then halve it
+    exponent = (bits >> np.int32(23)) - np.int32(127) + half
+    m = _as_float32((bits & np.int32(0x7FFFFF)) | ((np.int32(127) - half) << np.int32(23)))  # in [3/4, 3/2)
+    s = (m - np.float32(1.0)) / (m + np.float32(1.0))  # log m = 2 artanh s
+    q = s * s
+    p = np.float32(1.0 / 9.0)
+    p = p * q + np.float32(1.0 / 7.0)
+    p = p * q + np.float32(0.2)
+    p = p * q + np.float32(1.0 / 3.0)
+    p = p * q + np.float32(1.0)
+    return np.float32(2.0) * s * p + np.float32(exponent) * np.float32(0.6931471805599453)
 
 
 @compiled
@@ -524,6 +551,9 @@ class Plan(NamedTuple):
     sizes: np.ndarray  # (G,) examples
     contexts: np.ndarray  # (G, B, c) int32
     words: np.ndarray  # (G, B, k + 1) int32: the target, then its noise words; shared noise: (G, B + K, 1), noise last
+    # shared noise: of K draws some are the same word. The distinct ones are kept, with how often each was drawn.
+    distinct: np.ndarray  # (G,) how many
+    draws: np.ndarray  # (G, K) float32
     keys: np.ndarray  # (G, B) uint64: the random stream of each example
     log_k_noise: np.ndarray  # bigram noise only: log(k·Pn(w|h)), (G, B, k + 1) float32
     constants: np.ndarray  # learned constants only: the number of the context, (G, B) int32
@@ -573,12 +603,21 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
                 words[e, j] = draw_follower(draw(key, 2 * j - 2), draw(key, 2 * j - 1), before, noise)
             for j in range(samples):
                 plan.log_k_noise[row, e, j] = log_k_follower(before, words[e, j], noise)
-    shared_samples = words.shape[0] - plan.contexts.shape[1]
+    shared_samples, distinct = plan.draws.shape[1], 0
     if shared_samples:
-        key = stream_key(seed, step, -2)
+        key, draws = stream_key(seed, step, -2), plan.draws[row]
         for j in range(shared_samples):
-            words[size + j, 0] = draw_word(draw(key, j), noise.threshold, noise.alias)
-    words = words[: size + shared_samples]
+            word = draw_word(draw(key, j), noise.threshold, noise.alias)
+            if scratch[word] == 0:
+                words[size + distinct, 0] = word
+                draws[distinct] = np.float32(0.0)
+                distinct += 1
+                scratch[word] = distinct
+            draws[scratch[word] - 1] += np.float32(1.0)
+        for j in range(distinct):
+            scratch[words[size + j, 0]] = 0
+    plan.distinct[row] = distinct
+    words = words[: size + distinct]
     context_words, context_offsets = plan.context_words[row], plan.context_offsets[row]
     context_order = plan.context_order[row]
     if diagonal:
@@ -1146,41 +1185,43 @@ def _gradients_of_words(coefficients, predicted, gradients, bias_gradients):
 
 # -- noise shared by a minibatch ---------------------------------------------------------------------------------------
 
-SHARED_EXAMPLE_BLOCK = 125  # examples in one work item …
-SHARED_NOISE_BLOCK = 500  # … and noise words in one matrix product, where a minibatch shares its noise
+SHARED_EXAMPLE_BLOCK = 250  # examples in one work item …
+SHARED_NOISE_BLOCK = 256  # … and noise words in one matrix product, where a minibatch shares its noise
 
 
 @compiled
 def _gather_noise(item, row, plan, noise, theta, work):
     """Bring the rows of a block of noise words together, and what their scores need beside q̂ᵀ q_w."""
-    for j in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, work.noise_shifts.size)):
+    for j in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.distinct[row])):
         word = plan.words[row, plan.sizes[row] + j, 0]
         work.noise_rows[j] = theta.target_vectors[word]
         work.noise_shifts[j] = theta.biases[word] - noise.log_k_probability[word]
 
 
 @compiled
-def shared_noise_coefficients(scores, shifts, posterior):
-    """Scores q̂ᵀ q_w of noise words become dJ/ds = −P(D=1|w) (Eq. 13), in place; returns Σ log(1 − P(D=1|w)).
+def shared_noise_coefficients(scores, shifts, draws):
+    """Scores q̂ᵀ q_w of noise words become dJ/ds = −n P(D=1|w) (Eq. 13), in place; returns Σ n log(1 − P(D=1|w)).
 
-    scores (n, K), shifts (K,) is b_w − log(k·Pn(w)), posterior (at least K,) is scratch.
+    scores (B, K), shifts (K,) is b_w − log(k·Pn(w)), draws (K,) is n, how often each word was drawn.
     """
     objective = 0.0
     for e in range(scores.shape[0]):
+        total = np.float32(0.0)
         for j in range(shifts.size):
-            posterior[j] = np.float32(1.0) / (np.float32(1.0) + exp32(-scores[e, j] - shifts[j]))  # Eq. 7
-            scores[e, j] = -posterior[j]
-        objective += log_of_rights(posterior[: shifts.size])
+            posterior = np.float32(1.0) / (np.float32(1.0) + exp32(-scores[e, j] - shifts[j]))  # Eq. 7
+            total += draws[j] * log32(max(np.float32(1.0) - posterior, np.float32(1e-9)))
+            scores[e, j] = -draws[j] * posterior
+        objective += total
     return objective
 
 
 @compiled
-def _shared_noise_examples(matrices, item, row, plan, noise, method, theta, work, part, posterior):
+def _shared_noise_examples(matrices, item, row, plan, noise, method, theta, work, part):
     """Scores, coefficients and dJ/dq̂ of a block of examples, by matrix products with all noise words.
 
     Coefficients of the noise words j0..j1 are a (B, j1 - j0) matrix of their own; those of the targets come last.
     """
-    size, K = plan.sizes[row], work.noise_shifts.size
+    size, K = plan.sizes[row], plan.distinct[row]
     first, last = item * SHARED_EXAMPLE_BLOCK, min((item + 1) * SHARED_EXAMPLE_BLOCK, size)
     vectors, gradients, objective = work.predicted[first:last], work.gradients[first:last], 0.0
     for e in range(first, last):
@@ -1198,7 +1239,7 @@ def _shared_noise_examples(matrices, item, row, plan, noise, method, theta, work
         j1 = min(j0 + SHARED_NOISE_BLOCK, K)
         scores = work.coefficients[j0 * size : j1 * size].reshape(size, j1 - j0)[first:last]
         np.dot(vectors, work.noise_rows[j0:j1].T, scores)
-        objective += shared_noise_coefficients(scores, work.noise_shifts[j0:j1], posterior)
+        objective += shared_noise_coefficients(scores, work.noise_shifts[j0:j1], plan.draws[row, j0:j1])
         _add_product_of(scores, work.noise_rows[j0:j1], part[: last - first], gradients)
     for e in range(first, last):
         _drop(work.gradients[e], plan.keys[row, e], method.dropout)
@@ -1208,7 +1249,7 @@ def _shared_noise_examples(matrices, item, row, plan, noise, method, theta, work
 @compiled
 def _noise_gradients(item, row, plan, work):
     """dJ/dq_w and dJ/db_w of a block of noise words, summed over the minibatch."""
-    size, K = plan.sizes[row], work.noise_shifts.size
+    size, K = plan.sizes[row], plan.distinct[row]
     j0, j1 = item * SHARED_NOISE_BLOCK, min((item + 1) * SHARED_NOISE_BLOCK, K)
     coefficients = work.coefficients[j0 * size : j1 * size].reshape(size, j1 - j0)
     _gradients_of_words(
@@ -1220,7 +1261,7 @@ def _noise_gradients(item, row, plan, work):
 def _shared_noise_targets(item, row, plan, theta, squares, work, rates, shared, gradient):
     """Rows of the target table: each unique word's gradient, as target and as noise, and its step."""
     size = plan.sizes[row]
-    targets = work.coefficients[work.noise_shifts.size * size :]
+    targets = work.coefficients[plan.distinct[row] * size :]
     for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
         word, bias_gradient = plan.target_words[row, g], np.float32(0.0)
         gradient[:] = np.float32(0.0)
@@ -1249,13 +1290,12 @@ def shared_noise_steps(
     """Train by NCE on `steps` minibatches, each with noise words that all its examples share."""
     gradient = np.empty(theta.target_vectors.shape[1], np.float32)
     part = np.empty((SHARED_EXAMPLE_BLOCK, gradient.size), np.float32)
-    posterior = np.empty(SHARED_NOISE_BLOCK, np.float32)
     _plan_phase(
         thread, threads, sync, corpus, noise, seed, epoch, first_step, steps, batch, first_example, plan, theta, work
     )
-    gather_blocks = _blocks(work.noise_shifts.size, GROUP_BLOCK)
-    noise_blocks = _blocks(work.noise_shifts.size, SHARED_NOISE_BLOCK)
     for row in range(steps):
+        gather_blocks = _blocks(plan.distinct[row], GROUP_BLOCK)
+        noise_blocks = _blocks(plan.distinct[row], SHARED_NOISE_BLOCK)
         phase = 1 + row * PHASES
         item = _take_item(sync, phase)
         while item < gather_blocks:
@@ -1266,7 +1306,7 @@ def shared_noise_steps(
         phase += 1
         item = _take_item(sync, phase)
         while item < _blocks(plan.sizes[row], SHARED_EXAMPLE_BLOCK):
-            _shared_noise_examples(theta.matrices, item, row, plan, noise, method, theta, work, part, posterior)
+            _shared_noise_examples(theta.matrices, item, row, plan, noise, method, theta, work, part)
             item = _take_item(sync, phase)
         _wait_for_all(sync, phase, threads)
 

@@ -7,20 +7,21 @@ end of the sentence counts as a word, as in KenLM, unless `end=False`.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, tee
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from ncelm import kernels, ngram, run
 from ncelm.corpus import Boundary, TokenStore
 from ncelm.errors import NcelmError
-from ncelm.evaluate import Evaluation, Tally, WordModel, evaluate_split
+from ncelm.evaluate import Evaluation, Tally, evaluate_split
 from ncelm.files import read_bytes
 from ncelm.lsa import Lsa
 from ncelm.mixture import Mixture
 from ncelm.model import LogBilinear, ModelConfig
+from ncelm.scoring import Blank, Scorer, WordModel
 from ncelm.text import TextSettings
 from ncelm.threads import Team
 from ncelm.vectors import nearest_words
@@ -86,15 +87,46 @@ class LanguageModel:
                 ]
                 yield scored if end else scored[:-1]
 
-    def choice_scores(self, before: Sequence[str], choices: Sequence[str], after: Sequence[str]) -> list[float]:
-        """How well each choice fits between the words before and after it (section 5 of the paper).
+    def choice_scores(self, blanks: Iterable[Blank], *, normalised: bool = True) -> Iterator[list[float]]:
+        """How well each choice fits into its gap (section 5 of the paper): log P of the whole sentence.
 
-        log P of the whole sentence; or, of a two-sided model, to which that is nothing, log P(choice | both sides).
+        Of a two-sided model, to which that is nothing, log P of the choice given both sides. Not `normalised`: the same
+        with scores s(w, h) in place of log P(w|h), as if Z were 1.
         """
-        scored = self.full_scores_of([*before, choice, *after] for choice in choices)
+        blanks, sentences = tee(blanks)
+        filled = ([*blank.before, *choice, *blank.after] for blank in sentences for choice in blank.choices)
+        totals = self._totals(filled, normalised)
+        for blank in blanks:
+            answer = []
+            for choice in blank.choices:
+                each = next(totals)
+                answer.append(float(each[len(blank.before) :][: len(choice)].sum() if self.two_sided else each.sum()))
+            yield answer
+
+    def _totals(self, sentences: Iterable[Sentence], normalised: bool) -> Iterator[np.ndarray]:
+        """log P, or s(w, h), of each word and the end of each sentence."""
+        for batch, _, scores, log_z in self._scored_batches(sentences):
+            each = np.asarray(scores - log_z if normalised else scores, np.float64)
+            yield from np.split(each, np.cumsum([len(words) + 1 for words in batch])[:-1])
+
+    def likeliest(
+        self, before: Sequence[str], after: Sequence[str], n: int = 10, tried: int = 1000
+    ) -> list[tuple[str, float]]:
+        """The n likeliest words between these, with log P of the sentence, or of the word if the model is two-sided.
+
+        Of a model that sees one side, the `tried` words likeliest after those before are tried in the sentence.
+        """
+        words = self.vocabulary
+        left, right = words.encode(before), words.encode(after)
+        logs = self.model.distribution(left, right, self._alone(np.zeros(0, np.uint32)).pad_id)  # (V,)
+        logs[[words.unknown_id, words.end_id]] = -np.inf  # neither is an answer
+        best = np.argsort(-logs, kind="stable")[: n if self.two_sided else tried]
+        spelled = [words.word(int(i)) for i in best if np.isfinite(logs[i])]
         if self.two_sided:
-            return [words[len(before)].log_probability for words in scored]
-        return [sum(word.log_probability for word in words) for words in scored]
+            return [(word, float(logs[i])) for word, i in zip(spelled, best, strict=False)]
+        (scores,) = self.choice_scores([Blank(list(before), [[word] for word in spelled], list(after))])
+        order = sorted(range(len(spelled)), key=lambda i: -scores[i])[:n]
+        return [(spelled[i], scores[i]) for i in order]
 
     def perplexity(self, sentences: str | Iterable[Sentence]) -> float:
         """exp(−mean log P(word)) over all words and ends of one line or of many sentences, unknown words included."""
@@ -175,27 +207,6 @@ class LanguageModel:
             case "target":
                 return self.model.target_vectors
         raise NcelmError(f"there is no table of vectors {table!r}: choose context or target")
-
-
-class Scorer(Protocol):
-    """Whatever can say how well words fit into a sentence. Only choices for the same place can be compared."""
-
-    @property
-    def vocabulary(self) -> Vocabulary:
-        """The words it knows."""
-
-    @property
-    def text(self) -> TextSettings:
-        """How lines become words."""
-
-    def choice_scores(self, before: Sequence[str], choices: Sequence[str], after: Sequence[str]) -> list[float]:
-        """A number for each choice, the larger the better, for the place between the words before and after it."""
-
-    def vectors(self, table: str = "context") -> np.ndarray:
-        """Word vectors, (V, d), of models that have them."""
-
-    def neighbors(self, word: str, n: int = 10, table: str = "context") -> list[tuple[str, float]]:
-        """The n words with the nearest vectors, and the cosines."""
 
 
 def load_scorer(path: Path | str, threads: int | None = None) -> Scorer:

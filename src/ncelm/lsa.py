@@ -7,7 +7,7 @@ other words, the sum of their cosines (Zweig & Burges 2011).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
 from ncelm.files import new_folder, refuse_existing
 from ncelm.machine import total_memory
+from ncelm.scoring import Blank
 from ncelm.text import TextSettings
 from ncelm.vectors import nearest_words
 from ncelm.vocabulary import Vocabulary
@@ -49,10 +50,24 @@ class Lsa:
         arrays, _ = run.read_arrays(path / run.MODEL, {"vectors": (len(origin.vocabulary), dim)})
         return cls(arrays["vectors"], origin.vocabulary, origin.text)
 
-    def choice_scores(self, before: Sequence[str], choices: Sequence[str], after: Sequence[str]) -> list[float]:
-        """The total similarity of each choice: the sum of its cosines with the other words of the sentence."""
-        others = self.unit_vectors[self.vocabulary.encode([*before, *after])].sum(axis=0)  # (d,)
-        return (self.unit_vectors[self.vocabulary.encode(choices)] @ others).tolist()
+    def choice_scores(self, blanks: Iterable[Blank], *, normalised: bool = True) -> Iterator[list[float]]:
+        """The total similarity of each choice: the sum of its cosines with the other words of its sentence.
+
+        A choice that is several words to the tokeniser has the sum of theirs. There is nothing to normalise.
+        """
+        for blank in blanks:
+            others = self._sum([*blank.before, *blank.after])
+            yield [float(self._sum(choice) @ others) for choice in blank.choices]
+
+    def likeliest(self, before: list[str], after: list[str], n: int = 10) -> list[tuple[str, float]]:
+        """The n words with the largest total similarity to these."""
+        similarities = self.unit_vectors @ self._sum([*before, *after])  # (V,)
+        best = np.argsort(-similarities, kind="stable")
+        best = best[best > self.vocabulary.end_id][:n]  # neither <unk> nor </s> is an answer
+        return [(self.vocabulary.word(int(i)), float(similarities[i])) for i in best]
+
+    def _sum(self, words: list[str]) -> np.ndarray:
+        return self.unit_vectors[self.vocabulary.encode(words)].sum(axis=0)  # (d,)
 
     def vectors(self, table: str = "context") -> np.ndarray:
         """The word vectors, (V, d); there is but one table."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncelm import kernels
-from ncelm.evaluate import WordModel
+from ncelm.scoring import WordModel
 from ncelm.threads import Team
 
 
@@ -28,6 +28,12 @@ class Mixture:
         logs = log_probabilities(self.models, corpus, first, last, team)  # (models, n)
         with np.errstate(divide="ignore"):
             return np.logaddexp.reduce(logs + np.log(self.weights)[:, None], axis=0), np.zeros(last - first)
+
+    def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
+        """log P of every word, (V,), between these words of a sentence."""
+        logs = np.stack([model.distribution(before, after, pad_id) for model in self.models])  # (models, V)
+        with np.errstate(divide="ignore"):
+            return np.logaddexp.reduce(logs + np.log(self.weights)[:, None], axis=0)
 
 
 def log_probabilities(

@@ -141,6 +141,14 @@ class LogBilinear:
         team.run(kernels.score_positions, 1, corpus, self.parameters(), first, last, scores, log_z)
         return scores, log_z
 
+    def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
+        """log P of every word, (V,), between these words of a sentence."""
+        c, c_after = self.config.context, self.config.context_after
+        left = np.concatenate([np.full(c, pad_id), before])[len(before) :]  # the last c
+        right = np.concatenate([after, np.full(c_after, pad_id)])[:c_after]
+        contexts = np.concatenate([left, right]).astype(np.int64)[None]
+        return self.log_probabilities(contexts)[0].astype(np.float64)
+
     def scores(self, contexts: np.ndarray) -> np.ndarray:
         """s(w, h) = q̂ᵀ q_w + b_w (Eq. 3) for every word: contexts (n, c) → (n, V). Not normalised."""
         return self.predict(contexts) @ self.target_vectors.T + self.biases

@@ -63,11 +63,15 @@ class NGramModel:
         team.run(ngram_kernels.score_positions, 1, self.view(), ids, within_sentence, end_id, pad_id, first, last, out)
         return out * np.log(10.0), np.zeros(last - first)
 
-    def distribution(self, history: list[int]) -> np.ndarray:
-        """P(w | history) of every word, (V,): ids of the words before, <s> = V first where the sentence begins."""
+    def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
+        """log P of every word, (V,), after these words of a sentence; what comes after makes no difference."""
+        return self.log_probabilities_after(np.concatenate([[pad_id], before]))
+
+    def log_probabilities_after(self, history: np.ndarray | list[int]) -> np.ndarray:
+        """log P(w | history) of every word, (V,): ids, <s> = V first where the sentence begins there."""
         out = np.empty(self.counts[0] - 1, np.float64)
         ngram_kernels.distribution(self.view(), np.asarray(history, np.int64), out)
-        return 10.0**out
+        return out * np.log(10.0)
 
 
 def _frozen(array: np.ndarray) -> np.ndarray:

@@ -1,0 +1,62 @@
+"""What may be asked of a model, whatever kind it is."""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from ncelm import kernels
+from ncelm.text import TextSettings
+from ncelm.threads import Team
+from ncelm.vocabulary import Vocabulary
+
+
+class WordModel(Protocol):
+    """Whatever gives each word of a text a probability: log-bilinear models, n-grams, mixtures of them."""
+
+    @property
+    def two_sided(self) -> bool:
+        """Does it see words after the one it predicts? Then a sentence's score is not its probability."""
+
+    def score_positions(
+        self, corpus: kernels.Corpus, first: int, last: int, team: Team
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Scores and log normalisers, each (last - first,), of the words at positions first..last of a text.
+
+        log P(w|h) is their difference. How much context it looks at is the model's own business.
+        """
+
+    def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
+        """log P of every word, (V,), between these words of a sentence, outside which stands `pad_id`."""
+
+
+class Blank(NamedTuple):
+    """A gap in a sentence and what may fill it, in words."""
+
+    before: list[str]
+    choices: list[list[str]]  # each one word to a reader, and perhaps several to a tokeniser
+    after: list[str]
+
+
+class Scorer(Protocol):
+    """Whatever can say how well words fit into a sentence: all models, LSA too."""
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """The words it knows."""
+
+    @property
+    def text(self) -> TextSettings:
+        """How lines become words."""
+
+    def choice_scores(self, blanks: Iterable[Blank], *, normalised: bool = True) -> Iterator[list[float]]:
+        """A number for each choice of each blank, the larger the better; only those of one blank can be compared."""
+
+    def likeliest(self, before: list[str], after: list[str], n: int = 10) -> list[tuple[str, float]]:
+        """The n words that fit best between these, with such numbers."""
+
+    def vectors(self, table: str = "context") -> np.ndarray:
+        """Word vectors, (V, d), of models that have them."""
+
+    def neighbors(self, word: str, n: int = 10, table: str = "context") -> list[tuple[str, float]]:
+        """The n words with the nearest vectors, and the cosines."""
