@@ -271,6 +271,38 @@ def test_like_needs_the_same_words(small, tmp_path):
         import_arpa(tmp_path / "a.arpa", tmp_path / "run", like=small / "run", lowercase=True)
 
 
+def test_like_needs_the_same_boundary(small, tmp_path):
+    """A file that knows how sentences begin is no model of a stream, nor the other way round."""
+    lines = random_lines(4, sentences=800, words=40)
+    (tmp_path / "text").write_text("\n".join(lines) + "\n")
+    stream = prepare(train=tmp_path / "text", out=tmp_path / "stream", boundary="stream", min_count=2)
+    train_ngram(stream, tmp_path / "run", order=3)
+    export_arpa(small / "run", tmp_path / "sentence.arpa")
+    export_arpa(tmp_path / "run", tmp_path / "stream.arpa")
+    with pytest.raises(NcelmError, match="has n-grams that begin with <s>, so it goes with text that was prepared"):
+        import_arpa(tmp_path / "sentence.arpa", tmp_path / "out", like=tmp_path / "stream")
+    with pytest.raises(NcelmError, match="has no n-gram that begins with <s>"):
+        import_arpa(tmp_path / "stream.arpa", tmp_path / "out", like=small / "store")
+    alone = import_arpa(tmp_path / "stream.arpa", tmp_path / "out")
+    assert alone.score("w1 w2") == load(tmp_path / "run").score("w1 w2")
+
+
+def test_numbers_stay_what_they_are(tmp_path):
+    (tmp_path / "a.arpa").write_text(
+        "\ufeff" + ELSEWHERE.lstrip().replace("-0.15\t", "-150\t").replace("-1.2\t", "-inf\t")
+    )
+    lm = import_arpa(tmp_path / "a.arpa", tmp_path / "run")
+    assert lm.full_scores("the cat sat")[2].log_probability == pytest.approx(-150 * np.log(10), rel=1e-6)
+    assert lm.full_scores("zebra")[0].log_probability < -99 * np.log(10)  # log10 0, as such files have it, is -99
+    for wrong in ("-0.15\t", "-0.2\tthe cat\t-0.03125"):
+        (tmp_path / "b.arpa").write_text(
+            ELSEWHERE.replace(wrong, wrong.replace("-0.15", "-1e5").replace("-0.03125", "-99999"))
+        )
+        with pytest.raises(NcelmError, match="is not the logarithm of a"):
+            import_arpa(tmp_path / "b.arpa", tmp_path / "other")
+        assert not (tmp_path / "other").exists()
+
+
 def test_mutated_files_are_refused_or_read(small, tmp_path):
     """Bytes changed at random: one clear line, or a model that answers with numbers."""
     rng = np.random.default_rng(0)

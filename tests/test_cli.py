@@ -216,11 +216,21 @@ def test_a_full_disk_leaves_nothing_of_an_ngram_model(folder, tmp_path, capsys, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_words_the_parser_does_not_know(folder, capsys):
-    for arguments in (["trian"], ["train"], ["train", str(folder / "store"), "--out", "x", "--dims", "3"]):
-        with pytest.raises(SystemExit) as stop:
-            main(arguments)
-        assert stop.value.code == 2
+@pytest.mark.parametrize(
+    ("arguments", "fragment"),
+    [
+        (["trian"], "trian"),
+        (["train"], "STORE"),
+        (["train", "store", "--out", "x", "--dims", "3"], "--dims"),
+        (["ngram"], "train"),
+        (["ngram", "train", "store", "--out", "x", "--order", "five"], "five"),
+        (["lsa", "foo"], "foo"),
+        (["export", "run", "file", "--to", "foo"], "foo"),
+    ],
+    ids=str,
+)
+def test_words_the_parser_does_not_know(capsys, arguments, fragment):
+    refused(capsys, arguments, fragment, "--help")
 
 
 def test_existing_output(folder, tmp_path, capsys):

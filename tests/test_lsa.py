@@ -101,6 +101,22 @@ def test_impossible_dimensions(topics, dim):
     assert not (topics / "other").exists()
 
 
+def test_texts_that_say_nothing(tmp_path):
+    store = store_of(tmp_path, ["a b c d"] * 7)
+    with pytest.raises(NcelmError, match="every word is in all sentences alike"):
+        train_lsa(store, tmp_path / "run", dim=2)
+    (tmp_path / "one").mkdir()
+    with pytest.raises(NcelmError, match="too few sentences"):
+        train_lsa(store_of(tmp_path / "one", ["a b c d"]), tmp_path / "run", dim=1)
+    with pytest.raises(NcelmError, match="--seed is -1"):
+        train_lsa(store, tmp_path / "run", dim=1, seed=-1)
+
+
+def test_a_word_without_a_vector(topics):
+    with pytest.raises(NcelmError, match="has no vector"):
+        load_scorer(topics / "run").neighbors("<unk>")
+
+
 def test_too_little_memory_is_said_before_the_start(topics, monkeypatch):
     monkeypatch.setattr(lsa, "total_memory", lambda: 1000)
     with pytest.raises(NcelmError, match="GB of memory"):

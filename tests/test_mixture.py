@@ -1,6 +1,7 @@
 """Mixtures: their weights, their probabilities, and parts that do not fit together."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -115,6 +116,23 @@ def test_a_part_that_is_gone_or_another(folder, tmp_path):
     train_ngram(folder / "store", tmp_path / "a", order=3)
     with pytest.raises(NcelmError, match="is not the run it was"):
         load(tmp_path / "out")
+
+
+def test_a_part_that_was_trained_on_is_another(folder, tmp_path):
+    shutil.copytree(folder / "nce", tmp_path / "nce")
+    mix([folder / "bigram", tmp_path / "nce"], tmp_path / "out")
+    for path in (tmp_path / "nce/model.safetensors",):
+        content = bytearray(path.read_bytes())
+        content[-3] ^= 1
+        path.write_bytes(bytes(content))
+    with pytest.raises(NcelmError, match="is not the run it was"):
+        load(tmp_path / "out")
+
+
+def test_equal_parts(folder, tmp_path):
+    twice = mix([folder / "bigram", folder / "bigram"], tmp_path / "out")
+    assert twice.model.weights.tolist() == [0.5, 0.5]
+    assert twice.score("w1 w2") == pytest.approx(load(folder / "bigram").score("w1 w2"))
 
 
 @pytest.mark.parametrize(

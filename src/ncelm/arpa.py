@@ -16,6 +16,7 @@ Python, which can say what is wrong.
 """
 
 import gzip
+import hashlib
 import math
 import zlib
 from collections.abc import Callable, Iterator
@@ -28,11 +29,11 @@ import numpy as np
 
 from ncelm import arpa_kernels, run
 from ncelm.arpa_kernels import Spelling
-from ncelm.corpus import TokenStore
+from ncelm.corpus import Boundary, TokenStore
 from ncelm.errors import NcelmError
 from ncelm.files import new_folder, refuse_existing, write_whole
 from ncelm.language_model import LanguageModel
-from ncelm.ngram import LEAST, MOST_ORDERS, NGramModel, write_run
+from ncelm.ngram import LEAST, MOST_LOG, MOST_ORDERS, NGramModel, write_run
 from ncelm.text import TextSettings
 from ncelm.vocabulary import END, UNKNOWN, Vocabulary
 
@@ -71,10 +72,28 @@ def import_arpa(
     if origin and lowercase:
         raise NcelmError("--like says how text is read: leave --lowercase out")
     model, vocabulary = read_arpa(path, origin.vocabulary if origin else None, progress)
-    origin = origin or run.Origin(vocabulary, "sentence", TextSettings(lowercase=lowercase), None, None)
+    boundary = _boundary(path, model, origin.boundary if origin else None)
+    origin = origin or run.Origin(vocabulary, boundary, TextSettings(lowercase=lowercase), None, None)
     with new_folder(out) as folder:
-        write_run(folder, model, origin)
-    return LanguageModel.load(out)
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        write_run(folder, model, origin, arpa_sha256=digest)
+    return LanguageModel(model, origin.vocabulary, origin.boundary, origin.text, origin.store)
+
+
+def _boundary(path: Path, model: NGramModel, wanted: Boundary | None) -> Boundary:
+    """Does a model know how sentences begin? Then text is sentence by sentence to it; otherwise one stream."""
+    begin = model.counts[0] - 1
+    if model.order == 1:
+        return wanted or "sentence"
+    knows = bool(model.children[begin] < model.children[begin + 1])
+    found: Boundary = "sentence" if knows else "stream"
+    if wanted not in (None, found):
+        what = "has n-grams that begin with <s>" if knows else "has no n-gram that begins with <s>"
+        raise NcelmError(
+            f"{path} {what}, so it goes with text that was prepared with --boundary {found}: give such a --like"
+        )
+    return found
 
 
 def _origin_like(path: Path) -> run.Origin:
@@ -222,7 +241,7 @@ class _Lines:
             self.at = min(end + 1, len(self.block))
             if b"\0" in line:
                 raise self.error("this is no text: an ARPA file was expected")
-            self.here = line.strip()
+            self.here = line.removeprefix(b"\xef\xbb\xbf").strip() if self.number == 1 else line.strip()
             if self.here:
                 return self.here
 
@@ -342,9 +361,10 @@ def _parse(lines: _Lines, line: bytes, n: int) -> tuple[float, list[bytes], floa
         backoff = float(fields[n + 1]) if len(fields) == n + 2 else math.nan
     except ValueError:
         raise lines.error(f"{_shown(fields[0])} or {_shown(fields[-1])} is not a number") from None
-    if not log_p <= 0.0:
-        raise lines.error(f"{_shown(fields[0])} is not the logarithm of a probability: it should be 0 or less")
-    if len(fields) == n + 2 and not abs(backoff) < 1e30:
+    log_p = float(LEAST) if log_p == -math.inf else log_p
+    if not -MOST_LOG < log_p <= 0.0:
+        raise lines.error(f"{_shown(fields[0])} is not the logarithm of a probability, 0 or less")
+    if len(fields) == n + 2 and not abs(backoff) < MOST_LOG:
         raise lines.error(f"{_shown(fields[-1])} is not the logarithm of a back-off weight")
     return log_p, fields[1 : n + 1], backoff
 
@@ -408,7 +428,7 @@ def _assemble(
         counts=counts,
         words=np.concatenate(all_words),
         children=np.concatenate([*(level + begins[n] for n, level in enumerate(children, 1)), begins[-1:]]),
-        log_probabilities=np.maximum(np.concatenate(all_logs), LEAST),
+        log_probabilities=np.concatenate(all_logs),
         log_backoffs=np.nan_to_num(np.concatenate([*all_backoffs[:-1], np.zeros(0, np.float32)])),
     )
     return model, vocabulary

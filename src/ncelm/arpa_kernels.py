@@ -143,7 +143,7 @@ def read_ngrams(block, at, spelling, words, log_probabilities, log_backoffs):
     order = words.shape[1]
     for row in range(words.shape[0]):
         i, value, ok = _read_number(block, at)
-        if not ok or value > 0.0:
+        if not ok or value > 0.0 or value < -1e3:
             return at, row
         log_probabilities[row] = value
         for m in range(order):
@@ -159,7 +159,7 @@ def read_ngrams(block, at, spelling, words, log_probabilities, log_backoffs):
         log_backoffs[row] = np.nan
         if i < block.size and block[i] > BLANK:
             i, value, ok = _read_number(block, i)
-            if not ok:
+            if not ok or abs(value) > 1e3:
                 return at, row
             log_backoffs[row] = value
             i = _skip_blanks(block, i)

@@ -1,11 +1,13 @@
 """Words on a terminal: parse them, call the room that knows, show progress, print the answer."""
 
+import _thread
 import io
 import json
 import os
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -24,9 +26,8 @@ from ncelm.training import Progress, TrainConfig, train
 
 Json = Annotated[bool, arg(help="Answer in JSON, for programs.")]
 Threads = Annotated[int | None, arg(help="Threads to use; all cores by default. The result is the same to the bit.")]
-Run = Annotated[
-    Path, Positional, arg(metavar="RUN", help="A folder that `train`, `ngram train`, `mix` or `lsa train` has made.")
-]
+Run = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `train`, `ngram …` or `mix` has made.")]
+VectorRun = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `train` or `lsa train` has made.")]
 Store = Annotated[Path, Positional, arg(metavar="STORE", help="A folder that `ncelm prepare` has made.")]
 NewRun = Annotated[Path, arg(help="The run: a folder that does not exist yet.")]
 Table = Annotated[
@@ -229,6 +230,8 @@ class Evaluate:
         from ncelm.corpus import TokenStore
 
         lm = LanguageModel.load(self.run_folder, self.threads)
+        if self.file is not None and (self.store or self.split != "test"):
+            raise NcelmError("give either --file or a --split of a --store, not both")
         if self.file is not None:
             result = lm.evaluate(read_lines(self.file, self.encoding))
             what = str(self.file)
@@ -470,18 +473,19 @@ class Mix:
                 progress=_show(bar),
             )
         assert isinstance(lm.model, Mixture)
-        weights = dict(zip(map(str, self.runs), lm.model.weights.tolist(), strict=True))
+        weights = lm.model.weights.tolist()
         if self.json:
-            _print_json({"run": str(self.out), "weights": lm.model.weights.tolist()})
+            _print_json({"run": str(self.out), "weights": weights})
         else:
-            print(f"{self.out}: " + " + ".join(f"{weight:.3f} {name}" for name, weight in weights.items()))
+            parts = (f"{weight:.3f} {name}" for name, weight in zip(self.runs, weights, strict=True))
+            print(f"{self.out}: " + " + ".join(parts))
 
 
 @dataclass(frozen=True)
 class Neighbors:
     """Show the words whose vectors are nearest to a word's, by the cosine of the angle."""
 
-    run_folder: Run
+    run_folder: VectorRun
     words: Annotated[tuple[str, ...], Positional, arg(metavar="WORD…")]
     count: Annotated[int, arg(help="How many to show.")] = 10
     table: Table = "context"
@@ -504,7 +508,7 @@ class Neighbors:
 class Export:
     """Write the word vectors to a file that other tools read, such as gensim's KeyedVectors."""
 
-    run_folder: Run
+    run_folder: VectorRun
     file: Annotated[Path, Positional, arg(metavar="FILE", help="The file to write; it must not exist.")]
     to: Annotated[
         VectorFormat, arg(help="word2vec's text or binary form, or GloVe's (text without the first line).")
@@ -632,6 +636,17 @@ def main(arguments: list[str] | None = None) -> int:
     if arguments in (["--version"], ["-V"]):
         print(f"ncelm {__version__}")
         return 0
+    with _ctrl_c_is_heard() as interrupted:
+        try:
+            return _answer(arguments)
+        except Exception:
+            if interrupted.is_set():  # the compiler was torn apart
+                return _stopped()
+            raise
+
+
+def _answer(arguments: list[str]) -> int:
+    """Run a command; whatever goes wrong is one line."""
     try:
         command = _parse(arguments)
         command.run()
@@ -639,8 +654,7 @@ def main(arguments: list[str] | None = None) -> int:
     except NcelmError as error:
         return _fail(str(error))
     except KeyboardInterrupt as stop:
-        print(f"ncelm: {str(stop) or 'stopped by Ctrl-C'}", file=sys.stderr)
-        return 130
+        return _stopped(str(stop))
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         _drop_output()
         return 0
@@ -652,6 +666,32 @@ def main(arguments: list[str] | None = None) -> int:
         _drop_output()
         return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
     return 0
+
+
+def _stopped(why: str = "") -> int:
+    print(f"ncelm: {why or 'stopped by Ctrl-C'}", file=sys.stderr)
+    return 130
+
+
+@contextmanager
+def _ctrl_c_is_heard() -> Iterator[threading.Event]:
+    """Let no Ctrl-C be lost that arrives while compiled code calls back, as LLVM does: say it again a little later."""
+    interrupted, former = threading.Event(), sys.unraisablehook
+
+    def hook(lost: Any) -> None:
+        if issubclass(lost.exc_type, KeyboardInterrupt):
+            interrupted.set()
+            again = threading.Timer(0.1, _thread.interrupt_main)
+            again.daemon = True
+            again.start()
+        else:
+            former(lost)
+
+    sys.unraisablehook = hook
+    try:
+        yield interrupted
+    finally:
+        sys.unraisablehook = former
 
 
 def _prepare_output() -> None:
@@ -688,9 +728,25 @@ def _parse(arguments: list[str]) -> Any:
         | Annotated[Demo, subcommand("demo")]
         | Annotated[Reproduce, subcommand("reproduce")]
     )
-    return tyro.cli(
-        command, prog="ncelm", args=arguments, description=_DESCRIPTION, config=(tyro.conf.FlagCreatePairsOff,)
-    )
+    said = io.StringIO()
+    try:
+        with redirect_stderr(said):
+            return tyro.cli(
+                command, prog="ncelm", args=arguments, description=_DESCRIPTION, config=(tyro.conf.FlagCreatePairsOff,)
+            )
+    except SystemExit as stop:
+        if stop.code:
+            raise NcelmError(_one_line(said.getvalue())) from None
+        raise
+
+
+def _one_line(box: str) -> str:
+    """What a box of the parser says, without its frame: a line is enough."""
+    lines = [line.strip("│╭╮╰╯─┌┐└┘ ") for line in box.splitlines()]
+    # behind the first rule are suggestions, which may be many
+    first = next((i for i, line in enumerate(box.splitlines()) if line.startswith("│ ──")), len(lines))
+    said = " ".join(line for line in lines[1:first] if line)
+    return f"{said or ' '.join(line for line in lines if line)}: see `ncelm --help`, or --help of the verb"
 
 
 def _recipe_named(arguments: list[str]) -> str:

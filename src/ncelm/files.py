@@ -5,6 +5,7 @@ import fcntl
 import glob
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,10 +14,13 @@ from typing import IO, Any
 
 from ncelm.errors import NcelmError
 
+_PARTIAL = re.compile(r"^\.(.+)\.\d+\.partial$")
+
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
     """Turn the operating system's refusals while writing `path` into one clear line."""
+    path = Path(*(_PARTIAL.sub(r"\1", part) for part in path.parts))  # the name it was to have
     try:
         yield
     except OSError as error:

@@ -200,7 +200,7 @@ class LanguageModel:
     def vectors(self, table: str = "context") -> np.ndarray:
         """Word vectors, (V, d): as words of a context (r_w) or as predicted words (q_w)."""
         if not isinstance(self.model, LogBilinear):
-            raise NcelmError("this model has no word vectors: they are made by `ncelm train`")
+            raise NcelmError("this model has no word vectors: they are made by `ncelm train` and `ncelm lsa train`")
         match table:
             case "context":
                 return self.model.context_vectors[:-1]
@@ -226,7 +226,12 @@ def _read_model(path: Path, content: dict[str, Any], vocabulary_size: int) -> Wo
     if kind == "mixture":
         return _read_mixture(path, content)
     if not (path / run.MODEL).exists():
-        raise NcelmError(f"{path} has no {run.MODEL}: if training was stopped in its first epoch, go on with --resume")
+        what = (
+            "if training was stopped in its first epoch, go on with --resume"
+            if kind == "log-bilinear"
+            else "make it anew"
+        )
+        raise NcelmError(f"{path} has no {run.MODEL}: {what}")
     if kind == "ngram":
         return ngram.load(path / run.MODEL, vocabulary_size)
     try:
@@ -247,18 +252,24 @@ def _read_mixture(path: Path, content: dict[str, Any]) -> Mixture:
     models = []
     for part in parts:
         try:
-            where, digest = (path / part["path"]).resolve(), part["config_sha256"]
+            where, digest = (path / part["path"]).resolve(), part["sha256"]
         except (KeyError, TypeError, ValueError) as error:
             raise run.damaged_config(path) from error
         if not where.exists():
             raise NcelmError(f"{path} is a mixture, and its part {where} is gone: put it back, or mix anew")
-        if config_digest(where) != digest:
+        if run_digest(where) != digest:
             raise NcelmError(f"{where} is not the run it was when {path} was mixed: mix anew")
-        # its config.json is known to be older than the mixture's: no mixture can be a part of itself
+        # the digest of a part was known before the mixture's own file was written: no mixture can be a part of itself
         models.append(LanguageModel.load(where).model)
     return Mixture(tuple(models), np.array(weights, np.float64))
 
 
-def config_digest(path: Path) -> str:
-    """A fingerprint of how a run was made."""
-    return hashlib.sha256(read_bytes(path / run.CONFIG)).hexdigest()
+def run_digest(path: Path) -> str:
+    """A fingerprint of a run: of its config.json, and of its parameters where that does not determine them.
+
+    (An n-gram model, which may be of gigabytes, is determined by its text and order, or by the ARPA file it came from.)
+    """
+    digest = hashlib.sha256(read_bytes(path / run.CONFIG))
+    if run.read_config(path)["kind"] == "log-bilinear":
+        digest.update(read_bytes(path / run.MODEL))
+    return digest.hexdigest()

@@ -92,6 +92,10 @@ def train_lsa(
     store, out = store if isinstance(store, TokenStore) else TokenStore.open(store), Path(out)
     refuse_existing(out)
     most = min(len(store.vocabulary), store.split("train").n_sentences) - 1
+    if most < 1:
+        raise NcelmError(f"{store.path} has too few sentences for LSA: give more text")
+    if seed < 0:
+        raise NcelmError(f"--seed is {seed}: it must not be negative")
     if not 1 <= dim <= most:
         raise NcelmError(f"--dim is {dim}: give a number from 1 to {most:,}, fewer than words and sentences")
     needed, there = memory_bytes(store, dim), total_memory()
@@ -131,7 +135,11 @@ def weighted_counts(store: TokenStore) -> sparse.csr_array:
     total = np.bincount(row, counts.data, minlength=len(vocabulary))
     share = counts.data / total[row]
     entropy = -np.bincount(row, share * np.log(share), minlength=len(vocabulary))
+    entropy[total == 0] = np.log(max(lengths.size, 2))  # words that do not occur
     weight = 1.0 - entropy / np.log(max(lengths.size, 2))  # (V,)
+    weight[weight < 1e-9] = 0.0  # that is rounding: the word is everywhere alike
+    if not weight.any():
+        raise NcelmError("every word is in all sentences alike, so LSA can tell none from another: give other text")
     counts.data = (np.log1p(counts.data) * weight[row]).astype(np.float32)
     return counts
 

@@ -11,8 +11,8 @@ from ncelm.engine import corpus_view
 from ncelm.errors import NcelmError
 from ncelm.evaluate import CHUNK
 from ncelm.files import new_folder, refuse_existing
-from ncelm.language_model import LanguageModel, config_digest
-from ncelm.mixture import learn_weights, log_probabilities
+from ncelm.language_model import LanguageModel, run_digest
+from ncelm.mixture import Mixture, learn_weights, log_probabilities
 from ncelm.threads import Team
 
 MOST_WORDS = 20_000_000  # a text to learn a few weights from need not be longer; all of it is in memory
@@ -51,11 +51,12 @@ def mix(
             folder,
             "mixture",
             origin,
-            parts=[{"path": str(path.resolve()), "config_sha256": config_digest(path)} for path in paths],
+            parts=[{"path": str(path.resolve()), "sha256": run_digest(path)} for path in paths],
             weights=shares.tolist(),
             weights_from=split if weights is None else "given",
         )
-    return LanguageModel.load(out, threads)
+    model = Mixture(tuple(part.model for part in parts), shares)
+    return LanguageModel(model, origin.vocabulary, origin.boundary, origin.text, origin.store, threads)
 
 
 def _check_alike(first: Path, a: LanguageModel, other: Path, b: LanguageModel) -> None:
@@ -101,6 +102,10 @@ def _learned(
 ) -> np.ndarray:
     for part in parts:
         part.check_store(store)
+    if split not in store.splits:
+        raise NcelmError(
+            f"{store.path} has no {split} split to learn weights on: name another with --split, or give --weights"
+        )
     held_out = store.split(split)
     corpus, words = corpus_view(held_out, store), min(held_out.tokens, MOST_WORDS)
     logs = np.empty((len(parts), words))  # (models, n)

@@ -26,6 +26,7 @@ from ncelm.threads import Team
 
 MOST_ORDERS = 10
 LEAST = np.float32(-99.0)  # the base-10 logarithm of what has no probability, as is the habit
+MOST_LOG = 1e4  # a logarithm beyond this is no number of a model
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # for n-grams seen once, twice, more often, where counts of counts tell none
 BYTES_PER_WORD = 24  # measured on random text, where every n-gram is another: of the text, while an order is sorted …
 BYTES_PER_NGRAM = 26  # … and of each n-gram of each order, whose number is at most that of the words
@@ -142,9 +143,9 @@ def train_ngram(
     return record
 
 
-def write_run(folder: Path, model: NGramModel, origin: run.Origin) -> None:
+def write_run(folder: Path, model: NGramModel, origin: run.Origin, **more: Any) -> None:
     """Write what a run of an n-gram model has."""
-    run.write_description(folder, "ngram", origin, order=model.order)
+    run.write_description(folder, "ngram", origin, order=model.order, **more)
     save(model, folder / run.MODEL)
 
 

@@ -25,15 +25,19 @@ class Trie(NamedTuple):
 
 @compiled
 def is_sound(trie):
-    """Do children never lie before those of the n-gram before, are words in order, and are all numbers numbers?"""
+    """Does each n-gram have its children after those of the one before it, in order, and is every number a number?"""
     children, unigrams = trie.children, trie.children[0]
-    for i in range(1, children.size):
-        if children[i] < children[i - 1]:
+    for i in range(children.size - 1):
+        if children[i + 1] < children[i]:
             return False
-    for i in range(trie.words.size):
-        if not (0 <= trie.words[i] < unigrams and -1e4 < trie.log_probabilities[i] <= 0.0):  # not so for NaN
-            return False
+        for place in range(children[i] + 1, children[i + 1]):
+            if trie.words[place] <= trie.words[place - 1]:
+                return False
     sound = True
+    for i in range(trie.words.size):  # neither is so for NaN
+        sound &= 0 <= trie.words[i] < unigrams and -1e4 < trie.log_probabilities[i] <= 0.0
+    for i in range(unigrams):
+        sound &= trie.words[i] == i
     for i in range(trie.log_backoffs.size):
         sound &= -1e4 < trie.log_backoffs[i] < 1e4
     return sound

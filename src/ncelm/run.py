@@ -160,7 +160,7 @@ def write_mapped(path: Path, arrays: dict[str, np.ndarray], header: dict[str, An
     with write_whole(path) as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for array in arrays.values():
-            np.ascontiguousarray(array).tofile(file)
+            file.write(np.ascontiguousarray(array).data)
 
 
 def map_arrays(path: Path, kinds: dict[str, str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

@@ -18,6 +18,8 @@ def nearest_words(
         raise NcelmError(f"--count is {n}: ask for at least one neighbour")
     norms = np.linalg.norm(vectors, axis=1)
     own = vocabulary.id(word)
+    if norms[own] == 0:
+        raise NcelmError(f"{word!r} has no vector in this model: it says nothing of what stands beside it")
     cosines = vectors @ vectors[own] / np.maximum(norms * norms[own], 1e-30)
     cosines[own] = -np.inf
     nearest = np.argsort(-cosines, kind="stable")[: min(n, len(cosines) - 1)]
