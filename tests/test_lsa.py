@@ -69,13 +69,13 @@ def test_words_of_one_topic_are_neighbours(topics):
 
 def test_the_choice_that_fits(topics):
     model = load_scorer(topics / "run")
-    (scores,) = model.choice_scores([Blank(["the", "captain"], [["wave"], ["butter"]], ["and", "sail"])])
+    ((scores, _),) = model.choice_scores([Blank(["the", "captain"], [["wave"], ["butter"]], ["and", "sail"])])
     sea, kitchen = scores
     assert sea > kitchen
     vectors, id = model.vectors(), model.vocabulary.id
     by_hand = sum(vectors[id("wave")] @ vectors[id(word)] for word in ("the", "captain", "and", "sail"))
     assert sea == pytest.approx(by_hand, abs=1e-5)
-    assert next(model.choice_scores([Blank(["the"], [["zebra"]], [])])) == [0.0]
+    assert next(model.choice_scores([Blank(["the"], [["zebra"]], [])]))[0] == [0.0]
     assert {word for word, _ in model.likeliest(["the", "ship"], ["and", "sail"], 5)} == set(SEA)
 
 

@@ -187,7 +187,7 @@ def test_a_run_gives_the_verbs_of_a_language_model(run_folder):
 
 def test_choices_are_scored_by_the_whole_sentence(run_folder):
     lm = load(run_folder)
-    (scores,) = lm.choice_scores([Blank(["w1"], [["w2"], ["w3", "w6"]], ["w4", "w5"])])
+    ((scores, _),) = lm.choice_scores([Blank(["w1"], [["w2"], ["w3", "w6"]], ["w4", "w5"])])
     assert scores == pytest.approx([lm.score("w1 w2 w4 w5"), lm.score("w1 w3 w6 w4 w5")])
 
 

@@ -309,6 +309,96 @@ class Score:
 
 
 @dataclass(frozen=True)
+class Complete:
+    """Fill the gap in sentences: choose among words, or find the likeliest.
+
+    A file of questions, as those of the MSR Sentence Completion Challenge (CSV, or its original machine format):
+
+        ncelm complete RUN questions.csv --answers answers.csv
+
+    or one sentence:
+
+        ncelm complete RUN "He lives alone in _____ ." --choices London,sleep,yesterday
+
+    Models that see one side choose by the probability of the whole sentence, two-sided ones by that of the word given
+    both sides, LSA by similarity to the other words.
+    """
+
+    run_folder: Annotated[Path, Positional, arg(metavar="RUN", help="A folder of any model that ncelm has made.")]
+    questions: Annotated[
+        str, Positional, arg(metavar="QUESTIONS", help="A file of questions, or a sentence with a gap: _____.")
+    ]
+    answers: Annotated[Path | None, arg(help="The right answers to a file of questions: tell how many were found.")] = (
+        None
+    )
+    choices: Annotated[str | None, arg(help="Words for the gap of a sentence, with commas between them.")] = None
+    count: Annotated[int, arg(help="Without choices: how many of the likeliest words to show.")] = 10
+    unnormalised: Annotated[
+        bool, arg(help="Choose by scores as they are, as if they were normalised. With --answers both are told anyway.")
+    ] = False
+    each: Annotated[bool, arg(help="With --answers: show every question, too.")] = False
+    threads: Threads = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Choose and print."""
+        from ncelm import completion
+
+        if completion.GAP.search(self.questions):
+            self._fill()
+        else:
+            self._answer()
+
+    def _fill(self) -> None:
+        """One sentence."""
+        from ncelm import completion
+
+        if self.answers:
+            raise NcelmError("--answers go with a file of questions, not with a sentence")
+        scorer = load_scorer(self.run_folder, self.threads)
+        if self.choices is None:
+            found = completion.likeliest(scorer, self.questions, self.count)
+        else:
+            choices = tuple(choice.strip() for choice in self.choices.split(","))
+            question = completion.Question("the sentence", self.questions, choices)
+            (ranking,) = completion.rank(scorer, [question], normalised=not self.unnormalised)
+            found = [(choices[i], ranking.scores[i]) for i in ranking.order]
+        if self.json:
+            _print_json({"words": [{"word": word, "score": score} for word, score in found]})
+            return
+        width = max(len(word) for word, _ in found)
+        for word, score in found:
+            known = "" if scorer.text.words(word)[0] in scorer.vocabulary else "  <unk>"
+            print(f"{word:{width}}  {score:.4f}{known}")
+
+    def _answer(self) -> None:
+        """A file of questions."""
+        from ncelm import completion
+
+        if self.choices is not None:
+            raise NcelmError("--choices go with a sentence that has a gap (_____); a file of questions has its own")
+        questions = completion.read_questions(Path(self.questions))
+        answers = completion.read_answers(self.answers, questions) if self.answers else None
+        scorer = load_scorer(self.run_folder, self.threads)
+        with _bar(unit=" questions", desc="answering") as bar:
+            by_kind = completion.rank_both(scorer, questions, _show(bar))
+        rankings = by_kind["unnormalised" if self.unnormalised else "normalised"]
+        found = {kind: completion.accuracy(each, answers) for kind, each in by_kind.items()} if answers else {}
+        if self.json:
+            _print_json(completion.as_dict(questions, rankings, answers, found))
+            return
+        if not answers or self.each:
+            for question, ranking in zip(questions, rankings, strict=True):
+                print(completion.shown(question, ranking, answers[question.id] if answers else None))
+        for kind, accuracy in found.items():
+            low, high = accuracy.interval
+            print(
+                f"{accuracy.percent:.1f} % right ({accuracy.right:,} of {accuracy.questions:,}; with 95 % confidence "
+                f"{low:.1f} to {high:.1f} %), {kind}"
+            )
+
+
+@dataclass(frozen=True)
 class NgramTrain:
     """Estimate an n-gram model of a store's training text, with interpolated modified Kneser–Ney smoothing.
 
@@ -720,6 +810,7 @@ def _parse(arguments: list[str]) -> Any:
         | Annotated[Train, subcommand("train", default=train_default)]
         | Annotated[Evaluate, subcommand("evaluate")]
         | Annotated[Score, subcommand("score")]
+        | Annotated[Complete, subcommand("complete")]
         | Annotated[Ngram, subcommand("ngram")]
         | Annotated[Lsa, subcommand("lsa")]
         | Annotated[Mix, subcommand("mix")]

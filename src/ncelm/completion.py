@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ncelm.errors import NcelmError
 from ncelm.scoring import Blank, Scorer
@@ -108,13 +109,23 @@ def rank(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Ranking]:
     """Let a model choose a word for each question."""
+    rankings = rank_both(scorer, questions, progress)
+    return rankings["normalised" if normalised or "unnormalised" not in rankings else "unnormalised"]
+
+
+def rank_both(
+    scorer: Scorer, questions: Sequence[Question], progress: Callable[[int, int], None] | None = None
+) -> dict[str, list[Ranking]]:
+    """Let a model choose, by normalised probabilities and, if they differ from these, by scores as they are."""
+    rankings: dict[str, list[Ranking]] = {"normalised": [], "unnormalised": []}
     blanks = (question.blank(scorer.text) for question in questions)
-    rankings = []
-    for question, scores in zip(questions, scorer.choice_scores(blanks, normalised=normalised), strict=True):
-        rankings.append(Ranking(question.id, question.choices, tuple(scores)))
+    for question, each in zip(questions, scorer.choice_scores(blanks), strict=True):
+        for kind, scores in zip(rankings, each, strict=True):
+            rankings[kind].append(Ranking(question.id, question.choices, tuple(scores)))
         if progress:
-            progress(len(rankings), len(questions))
-    return rankings
+            progress(len(rankings["normalised"]), len(questions))
+    same = rankings["normalised"] == rankings["unnormalised"]
+    return {"normalised": rankings["normalised"]} if same else rankings
 
 
 def accuracy(rankings: Sequence[Ranking], answers: dict[str, str]) -> Accuracy:
@@ -128,6 +139,38 @@ def likeliest(scorer: Scorer, sentence: str, n: int = 10) -> list[tuple[str, flo
         raise NcelmError(f"--count is {n}: ask for at least one word")
     gap = blank(sentence, (), scorer.text, "the sentence")
     return scorer.likeliest(gap.before, gap.after, n)
+
+
+def shown(question: Question, ranking: Ranking, answer: str | None) -> str:
+    """A question with its choices, best first, for people."""
+    mark = "" if answer is None else ("right  " if ranking.letter == answer else "wrong  ")
+    best = question.choices[ranking.order[0]]
+    choices = ", ".join(f"{LETTERS[i]}) {question.choices[i]} {ranking.scores[i]:.2f}" for i in ranking.order)
+    return f"{question.id}  {mark}{GAP.sub(f'[{best}]', question.sentence)}\n    {choices}"
+
+
+def as_dict(
+    questions: Sequence[Question],
+    rankings: Sequence[Ranking],
+    answers: dict[str, str] | None,
+    found: dict[str, Accuracy],
+) -> dict[str, Any]:
+    """For JSON: every question's answer, and how many were right."""
+    content: dict[str, Any] = {
+        kind: {"percent": each.percent, "right": each.right, "questions": each.questions, "interval": each.interval}
+        for kind, each in found.items()
+    }
+    content["answers"] = [
+        {
+            "id": question.id,
+            "answer": ranking.letter,
+            "word": question.choices[ranking.order[0]],
+            "scores": dict(zip(question.choices, ranking.scores, strict=True)),
+            **({"right": ranking.letter == answers[question.id]} if answers else {}),
+        }
+        for question, ranking in zip(questions, rankings, strict=True)
+    ]
+    return content
 
 
 # -- files -------------------------------------------------------------------------------------------------------------

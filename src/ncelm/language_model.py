@@ -87,27 +87,29 @@ class LanguageModel:
                 ]
                 yield scored if end else scored[:-1]
 
-    def choice_scores(self, blanks: Iterable[Blank], *, normalised: bool = True) -> Iterator[list[float]]:
+    def choice_scores(self, blanks: Iterable[Blank]) -> Iterator[tuple[list[float], list[float]]]:
         """How well each choice fits into its gap (section 5 of the paper): log P of the whole sentence.
 
-        Of a two-sided model, to which that is nothing, log P of the choice given both sides. Not `normalised`: the same
-        with scores s(w, h) in place of log P(w|h), as if Z were 1.
+        Of a two-sided model, to which that is nothing, log P of the choice given both sides. The second numbers are the
+        same with scores s(w, h) in place of log P(w|h), as if Z were 1.
         """
-        blanks, sentences = tee(blanks)
-        filled = ([*blank.before, *choice, *blank.after] for blank in sentences for choice in blank.choices)
-        totals = self._totals(filled, normalised)
+        blanks, to_fill = tee(blanks)
+        filled = ([*blank.before, *choice, *blank.after] for blank in to_fill for choice in blank.choices)
+        each_word = self._each_word(filled)
         for blank in blanks:
-            answer = []
+            answers: tuple[list[float], list[float]] = ([], [])
             for choice in blank.choices:
-                each = next(totals)
-                answer.append(float(each[len(blank.before) :][: len(choice)].sum() if self.two_sided else each.sum()))
-            yield answer
+                for answer, words in zip(answers, next(each_word), strict=True):
+                    counted = words[len(blank.before) :][: len(choice)] if self.two_sided else words
+                    answer.append(float(counted.sum()))
+            yield answers
 
-    def _totals(self, sentences: Iterable[Sentence], normalised: bool) -> Iterator[np.ndarray]:
-        """log P, or s(w, h), of each word and the end of each sentence."""
+    def _each_word(self, sentences: Iterable[Sentence]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """log P and s(w, h) of each word and of the end of each sentence."""
         for batch, _, scores, log_z in self._scored_batches(sentences):
-            each = np.asarray(scores - log_z if normalised else scores, np.float64)
-            yield from np.split(each, np.cumsum([len(words) + 1 for words in batch])[:-1])
+            ends = np.cumsum([len(words) + 1 for words in batch])[:-1]
+            logs = np.asarray(scores - log_z, np.float64)
+            yield from zip(np.split(logs, ends), np.split(np.asarray(scores, np.float64), ends), strict=True)
 
     def likeliest(
         self, before: Sequence[str], after: Sequence[str], n: int = 10, tried: int = 1000
@@ -124,7 +126,7 @@ class LanguageModel:
         spelled = [words.word(int(i)) for i in best if np.isfinite(logs[i])]
         if self.two_sided:
             return [(word, float(logs[i])) for word, i in zip(spelled, best, strict=False)]
-        (scores,) = self.choice_scores([Blank(list(before), [[word] for word in spelled], list(after))])
+        ((scores, _),) = self.choice_scores([Blank(list(before), [[word] for word in spelled], list(after))])
         order = sorted(range(len(spelled)), key=lambda i: -scores[i])[:n]
         return [(spelled[i], scores[i]) for i in order]
 

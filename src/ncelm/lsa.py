@@ -50,14 +50,15 @@ class Lsa:
         arrays, _ = run.read_arrays(path / run.MODEL, {"vectors": (len(origin.vocabulary), dim)})
         return cls(arrays["vectors"], origin.vocabulary, origin.text)
 
-    def choice_scores(self, blanks: Iterable[Blank], *, normalised: bool = True) -> Iterator[list[float]]:
+    def choice_scores(self, blanks: Iterable[Blank]) -> Iterator[tuple[list[float], list[float]]]:
         """The total similarity of each choice: the sum of its cosines with the other words of its sentence.
 
         A choice that is several words to the tokeniser has the sum of theirs. There is nothing to normalise.
         """
         for blank in blanks:
             others = self._sum([*blank.before, *blank.after])
-            yield [float(self._sum(choice) @ others) for choice in blank.choices]
+            scores = [float(self._sum(choice) @ others) for choice in blank.choices]
+            yield scores, scores
 
     def likeliest(self, before: list[str], after: list[str], n: int = 10) -> list[tuple[str, float]]:
         """The n words with the largest total similarity to these."""

@@ -49,8 +49,11 @@ class Scorer(Protocol):
     def text(self) -> TextSettings:
         """How lines become words."""
 
-    def choice_scores(self, blanks: Iterable[Blank], *, normalised: bool = True) -> Iterator[list[float]]:
-        """A number for each choice of each blank, the larger the better; only those of one blank can be compared."""
+    def choice_scores(self, blanks: Iterable[Blank]) -> Iterator[tuple[list[float], list[float]]]:
+        """Two numbers for each choice of each blank, the larger the better; only those of one blank can be compared.
+
+        The first are by normalised probabilities, the second by scores as they are; often these are the same.
+        """
 
     def likeliest(self, before: list[str], after: list[str], n: int = 10) -> list[tuple[str, float]]:
         """The n words that fit best between these, with such numbers."""
