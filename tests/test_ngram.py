@@ -58,12 +58,15 @@ def distribution(model, history):
 
 
 @pytest.mark.parametrize("boundary", ["sentence", "stream"])
-@pytest.mark.parametrize("order", [1, 2, 3, 5])
-def test_the_estimate_is_the_definition(tmp_path, boundary, order):
+@pytest.mark.parametrize(
+    ("order", "min_counts"), [(1, [1]), (2, [1]), (3, [1]), (5, [1]), (2, [1, 3]), (4, [1, 1, 2]), (4, [1, 2, 2, 3])]
+)
+def test_the_estimate_is_the_definition(tmp_path, boundary, order, min_counts):
     store = store_of(tmp_path, random_lines(order), boundary, min_count=3)
-    model, discounts = estimate(store, order)
+    model, discounts = estimate(store, order, min_counts)
     sentences = marked_sentences(store)
-    slow = reference.kneser_ney(sentences, order, len(store.vocabulary), [d.amounts for d in discounts])
+    least = [*min_counts, *[min_counts[-1]] * order]
+    slow = reference.kneser_ney(sentences, order, len(store.vocabulary), [d.amounts for d in discounts], least)
     rng = np.random.default_rng(0)
     for _ in range(30):
         sentence = sentences[int(rng.integers(len(sentences)))]
@@ -99,10 +102,10 @@ def test_scores_of_positions_are_probabilities_after_what_stands_before(tmp_path
         assert scores[position] == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 4, 6])
-def test_every_distribution_sums_to_one(tmp_path, order):
+@pytest.mark.parametrize(("order", "min_counts"), [(1, [1]), (2, [1]), (3, [1]), (4, [1]), (6, [1]), (5, [1, 1, 2])])
+def test_every_distribution_sums_to_one(tmp_path, order, min_counts):
     store = store_of(tmp_path, random_lines(3, sentences=500, words=60))
-    model, _ = estimate(store, order)
+    model, _ = estimate(store, order, min_counts)
     rng = np.random.default_rng(1)
     ids = store.split("train").ids
     for n in range(order + 1):
@@ -217,6 +220,26 @@ def test_impossible_orders(tmp_path, order):
     with pytest.raises(NcelmError, match=f"--order is {order}: give a number from 1 to 10"):
         train_ngram(store, tmp_path / "run", order)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("min_counts", [[], [2], [1, 3, 2], [0, 1]])
+def test_impossible_min_counts(tmp_path, min_counts):
+    with pytest.raises(NcelmError, match="--min-counts are"):
+        train_ngram(store_of(tmp_path, random_lines(1)), tmp_path / "run", 3, min_counts)
+
+
+def test_min_counts_that_leave_nothing(tmp_path):
+    with pytest.raises(NcelmError, match="no 2-gram was seen 1000000 times"):
+        train_ngram(store_of(tmp_path, random_lines(1)), tmp_path / "run", 3, [1, 1_000_000])
+
+
+def test_a_pruned_model_is_a_model_like_any_other(tmp_path):
+    store = store_of(tmp_path, random_lines(1, sentences=600, words=40))
+    train_ngram(store, tmp_path / "all", 4)
+    train_ngram(store, tmp_path / "pruned", 4, [1, 1, 2])
+    all_of_them, pruned = load(tmp_path / "all").model, load(tmp_path / "pruned").model
+    assert pruned.counts[:2] == all_of_them.counts[:2]
+    assert all(a < b for a, b in zip(pruned.counts[2:], all_of_them.counts[2:], strict=True))
 
 
 def test_a_corpus_of_one_sentence(tmp_path):

@@ -410,6 +410,11 @@ class NgramTrain:
     store: Store
     out: NewRun
     order: Annotated[int, arg(help="The longest n-grams: 5 means that four words before are looked at. 1 to 10.")] = 5
+    min_counts: Annotated[
+        tuple[int, ...],
+        arg(help="Leave n-grams out that were seen less often: a number for each order, the last for all higher ones. "
+            "1 1 2 is SRILM's habit, and a much smaller model."),
+    ] = (1,)  # fmt: skip
     json: Json = False
 
     def run(self) -> None:
@@ -422,7 +427,7 @@ class NgramTrain:
             most = memory_bytes(store.split("train"), self.order)
             print(f"{store.split('train').tokens:,} tokens; takes at most {most / 1e6:,.0f} MB", file=sys.stderr)
         with _bar(unit=" steps", desc="counting") as bar:
-            record = train_ngram(store, self.out, self.order, _show(bar))
+            record = train_ngram(store, self.out, self.order, self.min_counts, _show(bar))
         fallback = [str(n) for n, discount in enumerate(record["discounts"], 1) if discount["fallback"]]
         if fallback:
             print(

@@ -9,7 +9,7 @@ Nothing is kept for each n-gram but numbers in arrays.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -119,13 +119,18 @@ def train_ngram(
     store: TokenStore | Path | str,
     out: Path | str,
     order: int = 5,
+    min_counts: Sequence[int] = (1,),
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, Any]:
-    """Estimate a model of a store's training text, write the run `out`, and return its line of metrics."""
+    """Estimate a model of a store's training text, write the run `out`, and return its line of metrics.
+
+    n-grams of order n that were seen less than min_counts[n - 1] times are left out; the last number holds for all
+    higher orders, too.
+    """
     store, out = store if isinstance(store, TokenStore) else TokenStore.open(store), Path(out)
     refuse_existing(out)
     began = time.perf_counter()
-    model, discounts = estimate(store, order, progress)
+    model, discounts = estimate(store, order, min_counts, progress)
     record: dict[str, Any] = {
         "finished": True,
         "order": order,
@@ -138,7 +143,7 @@ def train_ngram(
         with Team() as team:
             record["valid_perplexity"] = evaluate_split(model, store, "valid", team).perplexity
     with new_folder(out) as folder:
-        write_run(folder, model, run.Origin.of(store))
+        write_run(folder, model, run.Origin.of(store), min_counts=list(min_counts))
         run.Metrics(folder / run.METRICS).add(record)
     return record
 
@@ -178,13 +183,16 @@ def memory_bytes(split: Split, order: int) -> int:
 
 
 def estimate(
-    store: TokenStore, order: int, progress: Callable[[int, int], None] | None = None
+    store: TokenStore,
+    order: int,
+    min_counts: Sequence[int] = (1,),
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[NGramModel, list[Discounts]]:
-    """The model of a store's training text, and the discounts of each order.
+    """The model of a store's training text, and the discounts of each order. See `train_ngram`.
 
     `progress` is told how many steps of how many are done: two for each order.
     """
-    check_order(order)
+    check_order(order, min_counts)
     split, vocabulary = store.split("train"), len(store.vocabulary)
     needed, there = memory_bytes(split, order), total_memory()
     if there is not None and needed > there:
@@ -195,11 +203,17 @@ def estimate(
     report = progress or (lambda done, total: None)
     text = _Text.of(split, store)
     levels = _count(text, vocabulary, order, lambda done: report(done, 2 * order))
-    return _smooth(levels, vocabulary, lambda done: report(order + done, 2 * order))
+    least = [*min_counts, *(min_counts[-1] for _ in range(order))][:order]
+    return _smooth(levels, vocabulary, least, lambda done: report(order + done, 2 * order))
 
 
-def check_order(order: int) -> None:
-    """Refuse what is no order of a model."""
+def check_order(order: int, min_counts: Sequence[int] = (1,)) -> None:
+    """Refuse what is no order of a model, or what would leave an n-gram without its beginning."""
+    if not min_counts or min_counts[0] != 1 or list(min_counts) != sorted(min_counts):
+        raise NcelmError(
+            f"--min-counts are {' '.join(map(str, min_counts)) or 'none'}: the first, of single words, is 1, and none "
+            "is below the one before it"
+        )
     if not 1 <= order <= MOST_ORDERS:
         raise NcelmError(f"--order is {order}: give a number from 1 to {MOST_ORDERS}")
 
@@ -229,6 +243,7 @@ class _Level:
     bounds: np.ndarray  # where the n-grams with each history begin, (G_{n-1} + 1,) int64
     suffixes: np.ndarray  # the rank of the (n − 1)-gram without its first word, (G_n,) int32
     counts: np.ndarray  # adjusted: see _count, (G_n,) int32
+    seen: np.ndarray  # how often in the text, (G_n,) int32
 
 
 def _count(text: _Text, begin: int, order: int, done: Callable[[int], None]) -> list[_Level]:
@@ -240,7 +255,7 @@ def _count(text: _Text, begin: int, order: int, done: Callable[[int], None]) -> 
     ids, depth = text
     size = begin + 1  # numbers below this are words or <s>
     seen = np.bincount(ids[depth > 1], minlength=size).astype(np.int32)
-    levels = [_Level(np.arange(size, dtype=np.int32), np.array([0, size]), np.zeros(size, np.int32), seen)]
+    levels = [_Level(np.arange(size, dtype=np.int32), np.array([0, size]), np.zeros(size, np.int32), seen, seen)]
     ranks = ids  # of the n-gram that ends at each word
     done(1)
     for n in range(2, order + 1):
@@ -265,7 +280,7 @@ def _count(text: _Text, begin: int, order: int, done: Callable[[int], None]) -> 
         seen = np.diff(firsts, append=where.size).astype(np.int32)
         suffixes = ranks[where[firsts]]
         bounds = np.searchsorted(distinct, np.arange(levels[-1].words.size + 1, dtype=np.int64) * size)
-        levels.append(_Level((distinct % size).astype(np.int32), bounds, suffixes, seen))
+        levels.append(_Level((distinct % size).astype(np.int32), bounds, suffixes, seen, seen))
         del distinct, firsts
         below = levels[-2]
         before = np.bincount(suffixes, minlength=below.words.size).astype(np.int32)  # different words before each
@@ -276,9 +291,19 @@ def _count(text: _Text, begin: int, order: int, done: Callable[[int], None]) -> 
     return levels
 
 
-def _smooth(levels: list[_Level], vocabulary: int, done: Callable[[int], None]) -> tuple[NGramModel, list[Discounts]]:
+def _smooth(
+    levels: list[_Level], vocabulary: int, least: list[int], done: Callable[[int], None]
+) -> tuple[NGramModel, list[Discounts]]:
     """Interpolated modified Kneser–Ney: from counts to probabilities and back-off weights, order by order."""
-    counts = tuple(level.words.size for level in levels)
+    # Single words stay, whatever their count. Counts of longer n-grams are no higher and their limits no lower, so that
+    # histories and suffixes of those that stay, stay.
+    kept_counts = [int(np.count_nonzero(level.seen >= limit)) for level, limit in zip(levels, least, strict=True)]
+    counts = (levels[0].words.size, *kept_counts[1:])
+    if not all(counts):
+        empty = 1 + next(n for n, count in enumerate(counts) if not count)
+        raise NcelmError(
+            f"no {empty}-gram was seen {least[empty - 1]} times: give lower --min-counts or a lower --order"
+        )
     begins = np.cumsum((0, *counts)).tolist()  # of each order in the flat arrays
     model = NGramModel(
         counts=counts,
@@ -289,25 +314,31 @@ def _smooth(levels: list[_Level], vocabulary: int, done: Callable[[int], None]) 
     )
     discounts = []
     lower = np.full(vocabulary + 1, 1.0 / vocabulary)  # below the first order all words are alike
-    nowhere = np.empty(1, np.float32)  # for what is left to the order below the first: nobody asks
-    for n in range(len(levels)):
+    kept_below = np.ones(1, bool)  # the empty history
+    for n, limit in enumerate(least):
         level, begin, end = levels.pop(0), begins[n], begins[n + 1]  # popped: freed as soon as it is smoothed
+        kept = level.seen >= limit if n else np.ones(level.words.size, bool)
         discounts.append(Discounts.estimate(level.counts))
         probabilities = np.empty(level.words.size, np.float64)
+        logs, backoffs = np.empty(level.words.size, np.float32), np.empty(level.bounds.size - 1, np.float32)
         ngram_kernels.smooth(
             level.counts,
+            kept,
             level.bounds,
             level.suffixes,
             np.array((0.0, *discounts[-1].amounts)),
             lower,
             probabilities,
-            model.log_probabilities[begin:end],
-            model.log_backoffs[begins[n - 1] : begin] if n else nowhere,
+            logs,
+            backoffs,
         )
-        model.words[begin:end] = level.words
+        model.words[begin:end] = level.words[kept]
+        model.log_probabilities[begin:end] = logs[kept]
         if n:
-            np.add(level.bounds[:-1], begin, out=model.children[begins[n - 1] : begin])
-        lower = probabilities
+            before = np.concatenate([[0], np.cumsum(kept)])  # how many are kept before each
+            model.children[begins[n - 1] : begin] = before[level.bounds[:-1]][kept_below] + begin
+            model.log_backoffs[begins[n - 1] : begin] = backoffs[kept_below]
+        lower, kept_below = probabilities, kept
         done(n + 1)
     model.log_probabilities[vocabulary] = LEAST
     return model, discounts

@@ -44,23 +44,25 @@ def is_sound(trie):
 
 
 @compiled
-def smooth(counts, bounds, suffixes, discounts, lower, probabilities, log_probabilities, log_backoffs):
+def smooth(counts, kept, bounds, suffixes, discounts, lower, probabilities, log_probabilities, log_backoffs):
     """Interpolated Kneser–Ney of one order: P(w|h) = (c(hw) - D(c(hw))) / Σ c(h·) + γ(h) P(w|h'), h' one word shorter.
 
-    γ(h) is what the discounts D took, as a share of Σ c(h·). The n-grams hw of history h lie between bounds[h] and
-    bounds[h + 1]; suffixes say where h'w is in `lower`, the probabilities of the order below.
+    γ(h) is what the discounts D took, as a share of Σ c(h·); of n-grams that are not `kept` they take everything. The
+    n-grams hw of history h lie between bounds[h] and bounds[h + 1]; suffixes say where h'w is in `lower`, the
+    probabilities of the order below.
     """
     for history in range(bounds.size - 1):
         first, last = bounds[history], bounds[history + 1]
         total, taken = 0.0, 0.0
         for i in range(first, last):
             total += counts[i]
-            taken += discounts[min(counts[i], 3)]
+            taken += discounts[min(counts[i], 3)] if kept[i] else counts[i]
         # a history that nothing follows leaves everything to the shorter one
         gamma = taken / total if total > 0.0 else 1.0
         log_backoffs[history] = np.log10(gamma)
         for i in range(first, last):
-            probabilities[i] = (counts[i] - discounts[min(counts[i], 3)]) / total + gamma * lower[suffixes[i]]
+            own = (counts[i] - discounts[min(counts[i], 3)]) / total if kept[i] else 0.0
+            probabilities[i] = own + gamma * lower[suffixes[i]]
             log_probabilities[i] = np.log10(probabilities[i])
 
 

@@ -202,12 +202,17 @@ def parameter_gradients(
 
 
 def kneser_ney(
-    sentences: Sequence[Sequence[int]], order: int, vocabulary: int, discounts: Sequence[Sequence[float]]
+    sentences: Sequence[Sequence[int]],
+    order: int,
+    vocabulary: int,
+    discounts: Sequence[Sequence[float]],
+    min_counts: Sequence[int],
 ) -> Callable[[int, Sequence[int]], float]:
     """P(w|h) of interpolated modified Kneser–Ney smoothing, by dictionaries: Chen & Goodman (1999), section 3.
 
     Each sentence begins with a mark that is not predicted. `discounts` are, for each order, those of n-grams seen once,
-    twice, three times or more.
+    twice, three times or more; n-grams seen less often than the order's `min_counts` are as if never seen, and what
+    they had goes to the shorter ones.
     """
     counts = [Counter[tuple[int, ...]]() for _ in range(order + 1)]  # c(w_1 … w_n), by n
     for sentence in sentences:
@@ -219,12 +224,15 @@ def kneser_ney(
     for n in range(1, order):
         before = Counter(ngram[1:] for ngram in counts[n + 1])
         adjusted[n] = Counter({ngram: before[ngram] or count for ngram, count in counts[n].items()})
-    following = [defaultdict[tuple[int, ...], list[int]](list) for _ in range(order + 1)]
+    following = [defaultdict[tuple[int, ...], list[tuple[int, ...]]](list) for _ in range(order + 1)]
     for n in range(1, order + 1):
-        for ngram, count in adjusted[n].items():
-            following[n][ngram[:-1]].append(count)
+        for ngram in adjusted[n]:
+            following[n][ngram[:-1]].append(ngram)
 
-    def discount(n: int, count: int) -> float:
+    def discount(ngram: tuple[int, ...]) -> float:
+        n, count = len(ngram), adjusted[len(ngram)][ngram]
+        if counts[n][ngram] < min_counts[n - 1]:
+            return float(count)
         return ([0.0, *discounts[n - 1]])[min(count, 3)]
 
     def probability(word: int, history: Sequence[int]) -> float:
@@ -232,11 +240,10 @@ def kneser_ney(
         h = tuple(history[max(len(history) - order + 1, 0) :])
         n = len(h) + 1
         lower = probability(word, h[1:]) if h else 1.0 / vocabulary
-        total = sum(following[n][h])
+        total = sum(adjusted[n][ngram] for ngram in following[n][h])
         if total == 0:
             return lower
-        count = adjusted[n][(*h, word)]
-        gamma = sum(discount(n, c) for c in following[n][h]) / total
-        return max(count - discount(n, count), 0.0) / total + gamma * lower
+        gamma = sum(discount(ngram) for ngram in following[n][h]) / total
+        return (adjusted[n][(*h, word)] - discount((*h, word))) / total + gamma * lower
 
     return probability
