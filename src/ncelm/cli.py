@@ -344,7 +344,7 @@ class Complete:
         """Choose and print."""
         from ncelm import completion
 
-        if completion.GAP.search(self.questions):
+        if completion.GAP.search(self.questions) and not Path(self.questions).exists():
             self._fill()
         else:
             self._answer()

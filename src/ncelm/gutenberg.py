@@ -20,14 +20,16 @@ _END_OF_HEADER = re.compile(
     re.VERBOSE | re.MULTILINE | re.IGNORECASE,
 )
 _FOOTER = re.compile(
-    r"""^\W*(?:
+    r"""^[^\w\n]*(?:
         (?:this\s+is\s+|you\s+have\s+reached\s+)?(?:the\s+)?end\s+of\s+(?:the\s+|this\s+)?(?:wiretap/)?project\s+gutenberg
       | \*{2,}\s*END\ OF\ (?:THE\ |THIS\ )?PROJECT\ GUTENBERG
       | \*{2,}\s*START\*{2,}\s*THE\ SMALL\ PRINT  # where it stands at the foot
     ).*$""",
     re.VERBOSE | re.MULTILINE | re.IGNORECASE,
 )
-_LAST_WORDS = re.compile(r"^\W*(?:The )?Project Gutenberg(?:'s)? E-?(?:text|book) of .*$", re.MULTILINE | re.IGNORECASE)
+_LAST_WORDS = re.compile(
+    r"^[^\w\n]*(?:The )?Project Gutenberg(?:'s)? E-?(?:text|book) of .*$", re.MULTILINE | re.IGNORECASE
+)
 _LAST_WORDS_CHARACTERS = 1_000
 _THANKS = re.compile(
     r"\b(?:e-?texts?|e-?books?|transcri\w+|scann\w+|typed|keyed|digiti[sz]ed|proof\w*|prepared|produced|OCR\w*)\b.*"

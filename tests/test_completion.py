@@ -1,0 +1,207 @@
+"""Sentence completion: questions in both forms, what a choice scores, accuracy with its interval, mistakes."""
+
+import json
+
+import numpy as np
+import pytest
+from tests.test_cli import refused
+from tests.test_lsa import KITCHEN, SEA, two_topics
+from tests.test_ngram import store_of
+
+from ncelm import load
+from ncelm.cli import main
+from ncelm.completion import (
+    Accuracy,
+    Question,
+    Ranking,
+    accuracy,
+    likeliest,
+    rank,
+    rank_both,
+    read_answers,
+    read_questions,
+)
+from ncelm.errors import NcelmError
+from ncelm.language_model import load_scorer
+from ncelm.lsa import train_lsa
+from ncelm.ngram import train_ngram
+from ncelm.text import TextSettings
+from ncelm.training import train
+
+CSV = """id,question,a),b),c),d),e)
+1,the ship and the _____ .,oven,bread,sail,butter,knife
+2,"a cook , with _____ , and bread",sail,wave,storm,butter,captain
+"""
+ANSWERS = "id,answer\n1,c\n2,d\n"
+MACHINE = """1a) the ship and the [oven] .
+1b) the ship and the [bread] .
+1c) the ship and the [sail] .
+1d) the ship and the [butter] .
+1e) the ship and the [knife] .
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("completion")
+    store = store_of(path, two_topics(sentences=600))
+    train_ngram(store, path / "ngram", order=3)
+    train_lsa(store, path / "lsa", dim=4)
+    quick = {"epochs": 4, "dim": 10, "batch_size": 50, "noise_samples": 20}
+    train(store, path / "left", context=3, **quick)
+    train(store, path / "both", context=3, context_after=3, **quick)
+    (path / "questions.csv").write_text(CSV)
+    (path / "answers.csv").write_text(ANSWERS)
+    return path
+
+
+def test_both_forms_of_questions(tmp_path, folder):
+    from_csv = read_questions(folder / "questions.csv")
+    (tmp_path / "machine").write_text(MACHINE)
+    assert read_questions(tmp_path / "machine") == from_csv[:1]
+    assert from_csv[1].choices == ("sail", "wave", "storm", "butter", "captain")
+    (tmp_path / "answers").write_text("1c) the ship and the [sail] .\n2d) whatever\n")
+    for answers in (tmp_path / "answers", folder / "answers.csv"):
+        assert read_answers(answers, from_csv) == {"1": "c", "2": "d"}
+
+
+def test_a_question_is_read_as_the_training_text_was():
+    settings = TextSettings("treebank", lowercase=True)
+    blank = Question("1", "It was Mr. _____ , the woman's friend.", ("Holmes", "haven't")).blank(settings)
+    assert blank.before == ["it", "was", "mr."]
+    assert blank.after == [",", "the", "woman", "'s", "friend", "."]
+    assert blank.choices == [["holmes"], ["have", "n't"]]
+    assert Question("1", "the _____'s hat", ("man",)).blank(settings).after == ["'s", "hat"]
+
+
+@pytest.mark.parametrize("name", ["ngram", "lsa", "left", "both"])
+def test_every_kind_of_model_answers(folder, name):
+    scorer = load_scorer(folder / name)
+    questions = read_questions(folder / "questions.csv")
+    rankings = rank(scorer, questions)
+    assert [ranking.id for ranking in rankings] == ["1", "2"]
+    assert all(sorted(ranking.order) == [0, 1, 2, 3, 4] for ranking in rankings)
+    if name == "lsa":
+        assert accuracy(rankings, {"1": "c", "2": "d"}).right == 2
+
+
+def test_one_sided_models_choose_by_the_sentence_and_two_sided_ones_by_the_word(folder):
+    question = Question("1", "the ship and _____ sail", ("storm", "bread"))
+    left, both = load(folder / "left"), load(folder / "both")
+    (ranking,) = rank(left, [question])
+    assert ranking.scores == pytest.approx(
+        [left.score("the ship and storm sail"), left.score("the ship and bread sail")]
+    )
+    (ranking,) = rank(both, [question])
+    words = [both.full_scores(f"the ship and {word} sail")[3].log_probability for word in question.choices]
+    assert ranking.scores == pytest.approx(words)
+
+
+def test_unnormalised_scores_have_no_normaliser_in_them(folder):
+    question = Question("1", "the ship and _____ sail", ("storm", "bread"))
+    lm = load(folder / "left")
+    both = rank_both(lm, [question])
+    assert set(both) == {"normalised", "unnormalised"}
+    batches = list(lm._scored_batches([["the", "ship", "and", "storm", "sail"]]))
+    _, _, scores, log_z = batches[0]
+    assert both["unnormalised"][0].scores[0] == pytest.approx(float(scores.sum()), rel=1e-5)
+    assert both["normalised"][0].scores[0] == pytest.approx(float((scores - log_z).sum()), rel=1e-5)
+    assert set(rank_both(load(folder / "ngram"), [question])) == {"normalised"}
+
+
+@pytest.mark.parametrize("name", ["ngram", "left", "both"])
+def test_the_likeliest_words_are_the_likeliest(folder, name):
+    lm = load(folder / name)
+    found = likeliest(lm, "ship sail _____ the and", 5)
+    question = Question("1", "ship sail _____ the and", lm.vocabulary.words[2:])
+    (ranking,) = rank(lm, [question])
+    best = [(question.choices[i], ranking.scores[i]) for i in ranking.order[:5]]
+    assert [word for word, _ in found] == [word for word, _ in best]
+    np.testing.assert_allclose([score for _, score in found], [score for _, score in best], atol=1e-4)
+
+
+def test_the_likeliest_words_by_similarity(folder):
+    assert {word for word, _ in likeliest(load_scorer(folder / "lsa"), "ship and _____ storm", 5)} == set(SEA)
+    assert not set(KITCHEN) & {word for word, _ in likeliest(load_scorer(folder / "lsa"), "ship and _____ storm", 5)}
+
+
+def test_accuracy_and_its_interval():
+    rankings = [Ranking(str(i), ("x", "y"), (0.0, float(i % 2))) for i in range(1040)]
+    answers = {str(i): "b" if i < 520 else "a" for i in range(1040)}
+    found = accuracy(rankings, answers)
+    assert found == Accuracy(520, 1040)
+    assert found.percent == 50.0
+    np.testing.assert_allclose(found.interval, (46.97, 53.03), atol=0.01)
+    np.testing.assert_allclose(Accuracy(0, 10).interval, (0, 27.75), atol=0.01)
+    assert Ranking("1", ("a", "b"), (1.0, 1.0)).letter == "a"  # equal ones stay in their order
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_the_command(folder, capsys):
+    run, questions = str(folder / "left"), str(folder / "questions.csv")
+    assert main(["complete", run, questions, "--answers", str(folder / "answers.csv"), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["normalised"]["questions"] == answer["unnormalised"]["questions"] == 2
+    assert [each["id"] for each in answer["answers"]] == ["1", "2"]
+    assert main(["complete", run, questions, "--answers", str(folder / "answers.csv"), "--each"]) == 0
+    out = capsys.readouterr().out
+    assert "% right" in out
+    assert "the ship and the [" in out
+    assert main(["complete", run, questions]) == 0
+    assert "%" not in capsys.readouterr().out
+    assert main(["complete", run, "the ship _____ sail", "--choices", "and,zebra"]) == 0
+    out = capsys.readouterr().out
+    assert "zebra" in out
+    assert "<unk>" in out
+    assert main(["complete", run, "the ship _____ sail", "--json", "--count", "3"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["words"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (CSV.replace("_____", "gap", 1), "question 1 has no gaps"),
+        (CSV.replace("ship", "_____", 1), "question 1 has 2 gaps"),
+        (CSV.replace(",knife", "", 1), "5 choices, not 4 choices"),
+        (CSV.replace(",knife", ",knife,fork", 1), "5 choices, not 6 choices"),
+        (CSV.replace(",knife", ",big knife", 1), "the choice 'big knife' is not one word"),
+        (CSV.replace(",knife", ",", 1), "has an empty choice"),
+        (CSV.replace("\n2,", "\n1,"), "question 1 is there twice"),
+        ("", "is empty"),
+        ("id,question,a),b),c),d),e)\n", "has no questions"),
+        (MACHINE.replace("1c)", "1b)"), "a) to e) of one question"),
+        (MACHINE.replace("[sail]", "sail"), "0 words in brackets"),
+        (MACHINE.replace("ship", "boat", 1), "differ in more than the word"),
+        ("\0\1", "binary"),
+    ],
+)
+def test_bad_questions(folder, tmp_path, capsys, content, message):
+    (tmp_path / "questions").write_text(content)
+    refused(capsys, ["complete", folder / "ngram", tmp_path / "questions"], message)
+
+
+def test_bad_answers_and_options(folder, tmp_path, capsys):
+    questions = folder / "questions.csv"
+    (tmp_path / "answers").write_text("1,c\n")
+    refused(
+        capsys, ["complete", folder / "ngram", questions, "--answers", tmp_path / "answers"], "no answer to question 2"
+    )
+    (tmp_path / "answers").write_text("1,c\n2,x\n")
+    refused(capsys, ["complete", folder / "ngram", questions, "--answers", tmp_path / "answers"], "line 2", "a to e")
+    refused(capsys, ["complete", folder / "ngram", tmp_path / "nothing"], "there is no file")
+    refused(capsys, ["complete", folder / "ngram", questions, "--choices", "a,b"], "--choices go with a sentence")
+    refused(capsys, ["complete", folder / "ngram", "a __ b __ c", "--choices", "a,b"], "2 gaps")
+    refused(capsys, ["complete", folder / "ngram", "a __ b", "--count", "0"], "--count is 0")
+    refused(
+        capsys, ["complete", folder / "ngram", "a __ b", "--answers", tmp_path / "answers"], "--answers go with a file"
+    )
+
+
+def test_the_challenge_itself_is_read(shared_data):
+    questions = read_questions(shared_data / "msrscc/testing_data.csv")
+    answers = read_answers(shared_data / "msrscc/test_answer.csv", questions)
+    assert len(questions) == len(answers) == 1040
+    with pytest.raises(NcelmError, match="has no answer"):
+        read_answers(shared_data / "msrscc/test_answer.csv", [Question("5000", "_____", ("a",) * 5)])
