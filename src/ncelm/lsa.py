@@ -148,10 +148,11 @@ def weighted_counts(store: TokenStore) -> sparse.csr_array:
 def decompose(
     matrix: sparse.csr_array, dim: int, seed: int, progress: Callable[[int], None] | None = None
 ) -> np.ndarray:
-    """Each row of A as its place along the first left singular vectors, U Σ, scaled to length 1; (rows, dim) float32.
+    """A vector for each row of A: its place along the first left singular vectors U, scaled to length 1; float32.
 
-    Left singular vectors of A are eigenvectors of A Aᵀ, which is multiplied by, never made. (SciPy's `svds` does that
-    too, but then makes a vector for each sentence: gigabytes that nobody asked for.)
+    U and not U Σ: the first few singular values are so large that they would drown what tells words apart. U are the
+    eigenvectors of A Aᵀ, which is multiplied by, never made. (SciPy's `svds` does that too, but then makes a vector for
+    each sentence: gigabytes that nobody asked for.)
     """
     products = 0
     transposed = matrix.T.tocsr()  # twice the memory, but both products run along rows
@@ -165,10 +166,10 @@ def decompose(
 
     size = matrix.shape[0]
     start = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
-    squares, left = eigsh(
+    _, left = eigsh(
         LinearOperator((size, size), matvec=multiply, dtype=np.float32), k=dim, v0=start, tol=TOLERANCE
     )  # (dim,), (rows, dim), the smallest first
-    vectors = (left * np.sqrt(np.maximum(squares, 0.0)))[:, ::-1]
+    vectors = left[:, ::-1]
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     said_something = norms > 1e-6 * norms.max()
     return np.divide(vectors, norms, out=np.zeros_like(vectors), where=said_something).astype(np.float32)

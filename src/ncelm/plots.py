@@ -80,3 +80,16 @@ def effective_samples(path: Path, curves: Mapping[str, Curve], diverged: Mapping
         axes.legend(fontsize="small", title="× diverged")
 
     return draw(path, paint)
+
+
+def accuracy_against_perplexity(path: Path, points: Mapping[str, tuple[float, float]]) -> bool:
+    """A dot with its name for each model: perplexity to the right, percent correct upwards."""
+
+    def paint(axes: Any) -> None:
+        for name, (perplexity, percent) in points.items():
+            axes.plot([perplexity], [percent], "o", color="C1" if "gram" in name else "C0")
+            axes.annotate(name, (perplexity, percent), textcoords="offset points", xytext=(5, 4), fontsize="small")
+        axes.set(xlabel="test perplexity", ylabel="percent correct")
+        axes.margins(x=0.25)
+
+    return draw(path, paint)

@@ -53,6 +53,19 @@ def ptb_best() -> TrainConfig:
     return ptb_shared().with_changes(dropout=0.2, penalty=0.01, epochs=5)
 
 
+def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainConfig:
+    """Section 5 of the paper, tens of millions of words: diagonal matrices, 1,000 noise words shared by a minibatch."""
+    return TrainConfig(
+        model=ModelConfig(context=context, context_after=context_after, dim=dim, matrices="diagonal"),
+        shared_noise=True,
+        noise_samples=1000,
+        learning_rate=0.15 if dim <= 100 else 0.1,
+        matrix_rate=1.0,
+        spread=0.02,
+        epochs=4 if dim <= 200 else 5,
+    )
+
+
 RECIPES: dict[str, Callable[[], TrainConfig]] = {
     "default": default,
     "ptb-nce": ptb_nce,
@@ -60,6 +73,7 @@ RECIPES: dict[str, Callable[[], TrainConfig]] = {
     "ptb-fast": ptb_fast,
     "ptb-shared": ptb_shared,
     "ptb-best": ptb_best,
+    "holmes": holmes,
 }
 
 

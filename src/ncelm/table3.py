@@ -1,0 +1,245 @@
+"""Table 3 of the paper, sentence completion on 48 million words: train every row, ask it the questions, write the page.
+
+A row's run is an ordinary run folder in OUT/runs, beside it, in JSON, what it came to. Finished rows are not trained
+again, stopped ones go on; any row can be run alone.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from ncelm import completion, plots
+from ncelm.corpus import TokenStore
+from ncelm.errors import NcelmError
+from ncelm.files import read_json, write_errors, write_json, write_whole
+from ncelm.language_model import LanguageModel, load_scorer
+from ncelm.lsa import train_lsa
+from ncelm.machine import surroundings
+from ncelm.ngram import train_ngram
+from ncelm.preparing import prepare
+from ncelm.recipes import holmes
+from ncelm.run import METRICS, Metrics
+from ncelm.training import Progress, train
+
+ARCHIVE = Path("holmes", "holmes_training.tar.xz")
+QUESTIONS, ANSWERS = Path("msrscc", "testing_data.csv"), Path("msrscc", "test_answer.csv")
+SRILM_CUTOFFS = (1, 1, 2)  # the paper's toolkit leaves n-grams of order 3 and more out that were seen once
+OUTCOME = "outcome.json"  # in a run's folder: test perplexity and accuracy
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    key: str
+    kind: Literal["n-gram", "LSA", "LBL"]
+    context: int  # words before the predicted one; of an n-gram model, its order less one
+    after: int  # words after it
+    dim: int | None
+    paper_percent: float
+    paper_perplexity: float | None
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        match self.kind:
+            case "n-gram":
+                return f"{self.context + 1}-gram"
+            case "LSA":
+                return f"LSA, {self.dim} dimensions"
+        sides = f"{self.context}×2" if self.after else f"{self.context}"
+        return f"LBL, context {sides}, {self.dim} dimensions"
+
+
+ROWS = [
+    *(
+        Row(f"ngram-{order}", "n-gram", order - 1, 0, None, percent, perplexity)
+        for order, percent, perplexity in ((3, 36.0, 130.8), (4, 39.1, 122.1), (5, 38.7, 121.5), (6, 38.4, 121.7))
+    ),
+    Row("lsa-300", "LSA", 0, 0, 300, 49.0, None),
+    *(
+        Row(f"lbl-{context}-{dim}", "LBL", context, 0, dim, percent, perplexity)
+        for context, dim, percent, perplexity in (
+            (2, 100, 41.5, 145.5),
+            (3, 100, 45.1, 135.6),
+            (5, 100, 49.3, 129.8),
+            (10, 100, 50.0, 124.0),
+            (5, 200, 50.8, 123.6),
+            (10, 200, 52.8, 117.7),
+            (10, 300, 54.7, 116.4),
+        )
+    ),
+    *(
+        Row(f"lbl-10x2-{dim}", "LBL", 10, 10, dim, percent, perplexity)
+        for dim, percent, perplexity in ((100, 44.5, 38.6), (200, 49.8, 33.6))
+    ),
+]
+
+
+@dataclass(frozen=True)
+class RowProgress:
+    """Where a reproduction is."""
+
+    number: int  # of the row, the first is 1
+    rows: int
+    name: str
+    training: Progress | None
+
+
+def reproduce_table3(
+    data: Path,
+    out: Path,
+    *,
+    rows: Sequence[str] = (),
+    finished_only: bool = False,
+    threads: int | None = None,
+    progress: Callable[[RowProgress], None] | None = None,
+) -> dict[str, Any]:
+    """Train the rows (all, or those with these keys), let each answer the questions, write OUT/table3.md and .json.
+
+    `data` has holmes/holmes_training.tar.xz, msrscc/testing_data.csv and msrscc/test_answer.csv.
+    """
+    by_key = {row.key: row for row in ROWS}
+    for key in rows:
+        if key not in by_key:
+            raise NcelmError(f"table3 has no row {key!r}: it has {', '.join(by_key)}")
+    wanted = [by_key[key] for key in rows or by_key]
+    if finished_only:
+        wanted = [row for row in wanted if (_folder(out, row) / OUTCOME).exists()]
+        if not wanted:
+            raise NcelmError(f"no row of table3 is finished in {out}: leave --finished-only out to train them")
+    store = _store(data, out)
+    questions = completion.read_questions(data / QUESTIONS)
+    answers = completion.read_answers(data / ANSWERS, questions)
+    for number, row in enumerate(wanted, 1):
+
+        def report(at: Progress | None, number: int = number, row: Row = row) -> None:
+            if progress:
+                progress(RowProgress(number, len(wanted), row.name, at))
+
+        report(None)
+        folder = _folder(out, row)
+        if not (folder / OUTCOME).exists():
+            _make(store, folder, row, threads, report)
+            _ask(store, folder, row, questions, answers, threads)
+    command = f"ncelm reproduce table3 --data {data.name} --out {out.name}" + (
+        f" --rows {' '.join(rows)}" if rows else ""
+    )
+    return _write_page(out, wanted, command + " --finished-only" * finished_only)
+
+
+def _folder(out: Path, row: Row) -> Path:
+    return out / "runs" / row.key
+
+
+def _store(data: Path, out: Path) -> TokenStore:
+    """The 522 works as a token store in OUT/store, made at the first call."""
+    for path in (ARCHIVE, QUESTIONS, ANSWERS):
+        if not (data / path).is_file():
+            raise NcelmError(f"{data / path} is missing: --data is a folder with {ARCHIVE}, {QUESTIONS} and {ANSWERS}")
+    with write_errors(out):
+        (out / "runs").mkdir(parents=True, exist_ok=True)
+    if (out / "store").exists():
+        return TokenStore.open(out / "store")
+    return prepare(data / ARCHIVE, out=out / "store", gutenberg=True, lowercase=True, min_count=5)
+
+
+def _make(
+    store: TokenStore, folder: Path, row: Row, threads: int | None, report: Callable[[Progress | None], None]
+) -> None:
+    """Train a row, or what is left of it."""
+    if row.kind == "LBL":
+        assert row.dim
+        train(store, folder, holmes(row.context, row.dim, row.after), threads=threads, resume=True, progress=report)
+    elif folder.exists():
+        return
+    elif row.kind == "LSA":
+        assert row.dim
+        train_lsa(store, folder, row.dim)
+    else:
+        train_ngram(store, folder, row.context + 1, SRILM_CUTOFFS)
+
+
+def _ask(
+    store: TokenStore,
+    folder: Path,
+    row: Row,
+    questions: list[completion.Question],
+    answers: dict[str, str],
+    threads: int | None,
+) -> None:
+    """Test perplexity and accuracy of a finished row."""
+    outcome: dict[str, Any] = {"format": "ncelm-outcome", "version": 1}
+    if row.kind != "LSA":
+        outcome["test"] = LanguageModel.load(folder, threads).evaluate_split(store, "test").as_dict()
+    for kind, rankings in completion.rank_both(load_scorer(folder, threads), questions).items():
+        found = completion.accuracy(rankings, answers)
+        outcome[kind] = {"percent": found.percent, "interval": found.interval, "right": found.right}
+    records = Metrics(folder / METRICS).read()
+    outcome |= {"seconds": records[-1]["seconds"], "epochs": records[-1].get("epoch")}
+    write_json(folder / OUTCOME, outcome)
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def _write_page(out: Path, rows: list[Row], command: str) -> dict[str, Any]:
+    """Markdown, JSON and a plot of what is finished."""
+    outcomes = [read_json(_folder(out, row) / OUTCOME, "outcome", "ncelm-outcome", 1) for row in rows]
+    answer: dict[str, Any] = {
+        "table": "table3",
+        "command": command,
+        "complete": len(rows) == len(ROWS),
+        "made": surroundings("ncelm", "numpy", "numba", "scipy"),
+        "rows": [
+            {
+                "key": row.key,
+                "name": row.name,
+                "paper": {"percent": row.paper_percent, "test_perplexity": row.paper_perplexity},
+                **{name: value for name, value in outcome.items() if name not in ("format", "version")},
+            }
+            for row, outcome in zip(rows, outcomes, strict=True)
+        ],
+    }
+    one_sided = [row for row in answer["rows"] if row.get("test") and "×2" not in row["name"]]
+    answer["plots"] = []
+    if one_sided and plots.accuracy_against_perplexity(
+        out / "table3-accuracy.png",
+        {row["name"]: (row["test"]["perplexity"], row["normalised"]["percent"]) for row in one_sided},
+    ):
+        answer["plots"] = ["table3-accuracy.png"]
+    with write_whole(out / "table3.json") as file:
+        file.write((json.dumps(answer, indent=1, allow_nan=False) + "\n").encode())
+    with write_whole(out / "table3.md") as file:
+        file.write(_markdown(answer).encode())
+    return answer
+
+
+def _markdown(answer: dict[str, Any]) -> str:
+    made = answer["made"]
+    lines = [
+        "# Table 3: the MSR Sentence Completion Challenge",
+        "",
+        f"`{answer['command']}`, {made['date'][:10]}, commit {(made['commit'] or 'unknown')[:12]},",
+        f"{made['cores']} cores of {made['cpu']}. Percent of 1,040 questions answered rightly, exactly normalised, with Wilson's 95 %",
+        "interval; in brackets the same by unnormalised scores. Test perplexity is of 500 random sentences, with their",
+        "ends counted, which the paper seems not to do: compare rows with each other more than with the paper.",
+        "",
+        "| | percent correct | 95 % | the paper | test perplexity | the paper | training time |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in answer["rows"]:
+        low, high = row["normalised"]["interval"]
+        bare = f" ({row['unnormalised']['percent']:.1f})" if "unnormalised" in row else ""
+        test = f"{row['test']['perplexity']:.1f}" if "test" in row else "–"
+        paper = row["paper"]
+        lines.append(
+            f"| {row['name']} | **{row['normalised']['percent']:.1f}**{bare} | {low:.1f}–{high:.1f} | "
+            f"{paper['percent']:.1f} | {test} | {paper['test_perplexity'] or '–'} | {row['seconds'] / 60:.1f} min |"
+        )
+    lines += ["", *(f"![accuracy against perplexity]({plot})" for plot in answer["plots"])]
+    if not answer["complete"]:
+        lines += ["", "Not all rows of the table are finished."]
+    return "\n".join(lines).rstrip() + "\n"
