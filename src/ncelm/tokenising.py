@@ -12,6 +12,7 @@ import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -176,8 +177,11 @@ def _in_processes(units: list[Unit], workers: int, on_bytes: OnBytes) -> list[in
         for thread in threads:
             thread.join()
         for process in processes:
-            with process:  # closes the pipes and waits
-                pass
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):  # what a worker did not live to hear
+                    if pipe:
+                        pipe.close()
+            process.wait()
 
 
 def _start_worker(log: Path) -> "subprocess.Popen[str]":
