@@ -51,8 +51,8 @@ def refused(capsys, arguments, *fragments):
 def test_version_and_help(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"ncelm {__version__}\n"
-    verbs = ("prepare", "train", "evaluate", "score", "ngram train", "ngram to-arpa", "ngram from-arpa", "lsa", "mix",
-             "neighbors", "export", "demo")  # fmt: skip
+    verbs = ("prepare", "train", "evaluate", "score", "complete", "ngram train", "ngram to-arpa", "ngram from-arpa",
+             "lsa", "mix", "blend", "neighbors", "export", "demo")  # fmt: skip
     for verb in verbs:
         with pytest.raises(SystemExit) as stop:
             main([*verb.split(), "--help"])

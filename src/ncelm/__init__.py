@@ -10,8 +10,8 @@
     ncelm.train_ngram(store, "ngram", order=5)
     ncelm.mix(["ngram", "run"], "mixed")
 
-What the command line does is these calls, `train_lsa`, `import_arpa`, `export_arpa`, `ncelm.export.export_vectors` and
-`ncelm.demo.demo`.
+What the command line does is these calls, `train_lsa`, `blend`, `import_arpa`, `export_arpa`, and those of
+`ncelm.completion`, `ncelm.export`, `ncelm.reproduce`, `ncelm.table3` and `ncelm.demo`.
 """
 
 from importlib import import_module
@@ -22,6 +22,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from ncelm.arpa import export_arpa, import_arpa
     from ncelm.corpus import TokenStore
+    from ncelm.ensemble import blend
     from ncelm.errors import NcelmError
     from ncelm.evaluate import Evaluation
     from ncelm.language_model import LanguageModel, WordScore, load_scorer
@@ -53,6 +54,7 @@ _HOMES = {
     "TrainConfig": "training",
     "Vocabulary": "vocabulary",
     "WordScore": "language_model",
+    "blend": "ensemble",
     "export_arpa": "arpa",
     "import_arpa": "arpa",
     "load_scorer": "language_model",
@@ -78,6 +80,7 @@ __all__ = [
     "TrainConfig",
     "Vocabulary",
     "WordScore",
+    "blend",
     "export_arpa",
     "import_arpa",
     "load",

@@ -577,6 +577,42 @@ class Mix:
 
 
 @dataclass(frozen=True)
+class Blend:
+    """Let several models, LSA too, choose the word for a gap together: for `complete`.
+
+    Scores are added up with weights that are learned on questions made from held-out text: a rare word of a sentence
+    is the answer, rare words that an n-gram model might have expected there (if one of the runs is one) are the
+    distractors. OUT names its parts, which must stay where they are.
+    """
+
+    runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN…", help="Two runs or more, trained on one store.")]
+    out: NewRun
+    store: Annotated[Path | None, arg(help="The token store, if it is no longer where it was in training.")] = None
+    split: Annotated[str, arg(help="Part of the token store to make questions from.")] = "valid"
+    seed: Annotated[int, arg(help="Decides which questions are made.")] = 0
+    threads: Threads = None
+    json: Json = False
+
+    def run(self) -> None:
+        """Learn the weights and print how well all do on the questions that were made."""
+        from ncelm.ensemble import blend
+
+        model, record = blend(
+            self.runs, self.out, store=self.store, split=self.split, seed=self.seed, threads=self.threads
+        )
+        weights = model.weights.tolist()
+        if self.json:
+            _print_json({"run": str(self.out), "weights": weights, **record})
+            return
+        for path, weight, percent in zip(self.runs, weights, record["parts_percent"], strict=True):
+            print(f"{weight:8.4f}  {percent:5.1f} %  {path}")
+        print(
+            f"{self.out}: {record['percent']:.1f} % right of {record['questions']:,} questions made from the "
+            f"{self.split} text, by cross-validation"
+        )
+
+
+@dataclass(frozen=True)
 class Neighbors:
     """Show the words whose vectors are nearest to a word's, by the cosine of the angle."""
 
@@ -860,6 +896,7 @@ def _parse(arguments: list[str]) -> Any:
         | Annotated[Ngram, subcommand("ngram")]
         | Annotated[Lsa, subcommand("lsa")]
         | Annotated[Mix, subcommand("mix")]
+        | Annotated[Blend, subcommand("blend")]
         | Annotated[Neighbors, subcommand("neighbors")]
         | Annotated[Export, subcommand("export")]
         | Annotated[Demo, subcommand("demo")]

@@ -212,18 +212,27 @@ class LanguageModel:
 
 
 def load_scorer(path: Path | str, threads: int | None = None) -> Scorer:
-    """Read a run of any kind, those that give words no probabilities (LSA) too."""
+    """Read a run of any kind, those that give words no probabilities (LSA, ensembles) too."""
     path = Path(path)
-    return Lsa.load(path) if run.read_config(path)["kind"] == "lsa" else LanguageModel.load(path, threads)
+    match run.read_config(path)["kind"]:
+        case "lsa":
+            return Lsa.load(path)
+        case "ensemble":
+            from ncelm.ensemble import load_ensemble  # its parts are loaded here
+
+            return load_ensemble(path, threads)
+    return LanguageModel.load(path, threads)
 
 
 def _read_model(path: Path, content: dict[str, Any], vocabulary_size: int) -> WordModel:
     """The parameters of a run, whatever kind of model it is."""
     kind = content["kind"]
-    if kind == "lsa":
+    if kind in ("lsa", "ensemble"):
+        what = "an LSA model" if kind == "lsa" else "an ensemble"
         raise NcelmError(
-            f"{path} is an LSA model, which gives words no probabilities: it can be asked for neighbors, and for the "
-            "word that fits into a sentence"
+            f"{path} is {what}, which gives words no probabilities: it can be asked "
+            + ("for neighbors, and " if kind == "lsa" else "")
+            + "for the word that fits into a sentence"
         )
     if kind == "mixture":
         return _read_mixture(path, content)
@@ -246,24 +255,35 @@ def _read_model(path: Path, content: dict[str, Any], vocabulary_size: int) -> Wo
 
 def _read_mixture(path: Path, content: dict[str, Any]) -> Mixture:
     """A mixture names its parts, which are runs of their own."""
-    parts, weights = content.get("parts"), content.get("weights")
-    if not (isinstance(parts, list) and isinstance(weights, list) and len(parts) == len(weights) > 0):
+    weights, folders = content.get("weights"), part_folders(path, content)
+    if not (isinstance(weights, list) and len(weights) == len(folders)):
         raise run.damaged_config(path)
     if not all(type(weight) is float and 0.0 <= weight <= 1.0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
         raise run.damaged_config(path)
-    models = []
+    models = tuple(LanguageModel.load(folder).model for folder in folders)
+    return Mixture(models, np.array(weights, np.float64))
+
+
+def part_folders(path: Path, content: dict[str, Any]) -> list[Path]:
+    """The runs that a mixture or an ensemble is made of, if they are still what they were.
+
+    The digest of a part was known before the whole was written, so that nothing can be a part of itself.
+    """
+    parts = content.get("parts")
+    if not isinstance(parts, list) or not parts:
+        raise run.damaged_config(path)
+    folders = []
     for part in parts:
         try:
-            where, digest = (path / part["path"]).resolve(), part["sha256"]
+            folder, digest = (path / part["path"]).resolve(), part["sha256"]
         except (KeyError, TypeError, ValueError) as error:
             raise run.damaged_config(path) from error
-        if not where.exists():
-            raise NcelmError(f"{path} is a mixture, and its part {where} is gone: put it back, or mix anew")
-        if run_digest(where) != digest:
-            raise NcelmError(f"{where} is not the run it was when {path} was mixed: mix anew")
-        # the digest of a part was known before the mixture's own file was written: no mixture can be a part of itself
-        models.append(LanguageModel.load(where).model)
-    return Mixture(tuple(models), np.array(weights, np.float64))
+        if not folder.exists():
+            raise NcelmError(f"{path} is made of others, of which {folder} is gone: put it back, or make {path} anew")
+        if run_digest(folder) != digest:
+            raise NcelmError(f"{folder} is not the run it was when {path} was made of it: make {path} anew")
+        folders.append(folder)
+    return folders
 
 
 def run_digest(path: Path) -> str:

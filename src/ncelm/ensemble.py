@@ -1,0 +1,197 @@
+"""Several models choose a word together: a weighted sum of their scores, the weights learned on questions of our own.
+
+The questions are made from held-out text as those of the challenge were (Zweig & Burges 2011): a rare word of a
+sentence is the answer, and other rare words that an n-gram model might have put in its place are the distractors.
+P(choice) is a softmax over Σ_i λ_i s_i(choice), and the λ that make the answers likeliest are found by convex
+optimisation.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+
+from ncelm import run
+from ncelm.corpus import TokenStore
+from ncelm.errors import NcelmError
+from ncelm.files import new_folder, refuse_existing
+from ncelm.language_model import LanguageModel, load_scorer, part_folders, run_digest
+from ncelm.ngram import NGramModel
+from ncelm.scoring import Blank, Scorer
+from ncelm.text import TextSettings
+from ncelm.vocabulary import Vocabulary
+
+RARE = (20, 5000)  # answers and distractors occur so often in the training text
+DISTRACTORS = 4
+PER_SENTENCE = 3  # questions, at most
+SHORTEST = 8  # words of a sentence that questions are made from
+PENALTY = 1e-4  # λ² of standardised scores: keeps parts that say the same from pulling against each other
+
+
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Models of any kind, each with its weight."""
+
+    parts: tuple[Scorer, ...]
+    weights: np.ndarray  # λ, (parts,) float64
+    vocabulary: Vocabulary
+    text: TextSettings
+
+    def choice_scores(self, blanks: Iterable[Blank]) -> Iterator[tuple[list[float], list[float]]]:
+        """The weighted sum of what the parts say of each choice."""
+        for answers in _said(self.parts, list(blanks)):
+            normalised, bare = ((scores @ self.weights).tolist() for scores in answers)
+            yield normalised, bare
+
+    def likeliest(self, before: list[str], after: list[str], n: int = 10) -> list[tuple[str, float]]:
+        """Of what each part would have said, the n best by all of them."""
+        words = list(dict.fromkeys(word for part in self.parts for word, _ in part.likeliest(before, after, 10 * n)))
+        ((scores, _),) = self.choice_scores([Blank(before, [[word] for word in words], after)])
+        order = sorted(range(len(words)), key=lambda i: -scores[i])[:n]
+        return [(words[i], scores[i]) for i in order]
+
+    def vectors(self, table: str = "context") -> np.ndarray:
+        """There are none."""
+        raise NcelmError("this model has no word vectors of its own: ask one of its parts")
+
+    def neighbors(self, word: str, n: int = 10, table: str = "context") -> list[tuple[str, float]]:
+        """There are none."""
+        raise NcelmError("this model has no word vectors of its own: ask one of its parts")
+
+
+def _said(parts: Sequence[Scorer], blanks: list[Blank]) -> Iterator[np.ndarray]:
+    """What each part says of each choice, less its mean over the choices: for each blank (2, choices, parts)."""
+    for answers in zip(*(part.choice_scores(blanks) for part in parts), strict=True):
+        scores = np.array(answers).transpose(1, 2, 0)  # normalised and bare, choices, parts
+        yield scores - scores.mean(axis=1, keepdims=True)
+
+
+def load_ensemble(path: Path | str, threads: int | None = None) -> Ensemble:
+    """Read a run of `blend`."""
+    path = Path(path)
+    content = run.read_config(path)
+    origin = run.read_origin(path, content)
+    folders = part_folders(path, content)
+    weights = content.get("weights")
+    if not (isinstance(weights, list) and len(weights) == len(folders) and all(type(w) is float for w in weights)):
+        raise run.damaged_config(path)
+    parts = tuple(load_scorer(folder, threads) for folder in folders)
+    return Ensemble(parts, np.array(weights), origin.vocabulary, origin.text)
+
+
+def make_questions(
+    store: TokenStore, split: str, guess: LanguageModel | None, seed: int = 0
+) -> list[tuple[Blank, int]]:
+    """Questions from the sentences of a split, each with the number of its right answer.
+
+    Distractors are drawn from what `guess` expects after the words before the gap, or by frequency if there is none.
+    """
+    words, rng = store.vocabulary, np.random.default_rng(seed)
+    alphabetic = np.array([word.isalpha() and len(word) > 2 for word in words.words])
+    rare = alphabetic & (words.counts >= RARE[0]) & (words.counts <= RARE[1])
+    held_out = store.split(split)
+    bounds = held_out.sentences.astype(np.int64).tolist()
+    questions = []
+    for begin, end in pairwise(bounds):
+        ids = held_out.ids[begin : end - 1].astype(np.int64)
+        places = [i for i in range(ids.size) if rare[ids[i]]] if ids.size >= SHORTEST else []
+        rng.shuffle(places)
+        for place in places[:PER_SENTENCE]:
+            weights = np.where(rare, _expected(guess, words, ids[:place], store.pad_id), 0.0)
+            weights[ids[place]] = 0.0
+            if np.count_nonzero(weights) < DISTRACTORS:
+                continue
+            others = rng.choice(len(words), DISTRACTORS, replace=False, p=weights / weights.sum())
+            choices = rng.permutation([ids[place], *others])
+            spelled = [[words.word(int(i))] for i in choices]
+            before, after = ([words.word(int(i)) for i in side] for side in (ids[:place], ids[place + 1 :]))
+            questions.append((Blank(before, spelled, after), int(np.flatnonzero(choices == ids[place])[0])))
+    return questions
+
+
+def _expected(guess: LanguageModel | None, words: Vocabulary, before: np.ndarray, pad_id: int) -> np.ndarray:
+    if guess is None:
+        return words.counts.astype(np.float64)
+    return np.exp(guess.model.distribution(before, before[:0], pad_id))
+
+
+def learn_weights(scores: np.ndarray, answers: np.ndarray) -> np.ndarray:
+    """λ, (parts,), that make the right answers likeliest: scores (questions, choices, parts), answers (questions,)."""
+    scale = np.maximum(scores.std(axis=(0, 1)), 1e-12)
+    scaled, rows = scores / scale, np.arange(len(answers))
+
+    def loss(weights: np.ndarray) -> tuple[float, np.ndarray]:
+        """−log P(answer), mean over the questions, and its gradient."""
+        totals = scaled @ weights  # (questions, choices)
+        shares = np.exp(totals - totals.max(axis=1, keepdims=True))
+        shares /= shares.sum(axis=1, keepdims=True)
+        value = -np.log(shares[rows, answers]).mean() + PENALTY * float(weights @ weights)
+        shares[rows, answers] -= 1.0
+        return value, np.einsum("qc,qcp->p", shares, scaled) / len(answers) + 2 * PENALTY * weights
+
+    found = minimize(loss, np.full(scores.shape[2], 1.0 / scores.shape[2]), jac=True, method="L-BFGS-B")
+    return found.x / scale
+
+
+def cross_validated(scores: np.ndarray, answers: np.ndarray, folds: int = 5) -> float:
+    """Percent right when the weights for each fifth of the questions are learned on the others."""
+    fold, right = np.arange(len(answers)) % folds, 0
+    for this in range(folds):
+        weights = learn_weights(scores[fold != this], answers[fold != this])
+        right += int(np.count_nonzero((scores[fold == this] @ weights).argmax(axis=1) == answers[fold == this]))
+    return 100.0 * right / len(answers)
+
+
+def blend(
+    runs: Sequence[Path | str],
+    out: Path | str,
+    *,
+    store: TokenStore | Path | str | None = None,
+    split: str = "valid",
+    seed: int = 0,
+    threads: int | None = None,
+) -> tuple[Ensemble, dict[str, Any]]:
+    """Write a run that lets others choose together, which must stay where they are; return it, and how well it does.
+
+    The weights are learned on questions made from a split of the store. The second answer tells how many of them each
+    part gets right, and the ensemble, by cross-validation.
+    """
+    paths, out = [Path(path) for path in runs], Path(out)
+    if len(paths) < 2:
+        raise NcelmError("an ensemble has at least two parts: name two runs or more")
+    refuse_existing(out)
+    origins = [run.read_origin(path, run.read_config(path)) for path in paths]
+    for path, origin in zip(paths[1:], origins[1:], strict=True):
+        if (origin.vocabulary.digest, origin.text) != (origins[0].vocabulary.digest, origins[0].text):
+            raise NcelmError(f"{paths[0]} and {path} are models of different words: train both on one store")
+    parts = tuple(load_scorer(path, threads) for path in paths)
+    source = store if store is not None else next((origin.store for origin in origins if origin.store), None)
+    if source is None:
+        raise NcelmError("these models name no token store to make questions from: give one with --store")
+    text = source if isinstance(source, TokenStore) else TokenStore.open(source)
+    if text.vocabulary.digest != origins[0].vocabulary.digest:
+        raise NcelmError(f"{text.path} has another vocabulary than {paths[0]}: give the store that it was trained on")
+    ngrams = (part for part in parts if isinstance(part, LanguageModel) and isinstance(part.model, NGramModel))
+    questions = make_questions(text, split, next(ngrams, None), seed)
+    if len(questions) < 20 * len(parts):
+        raise NcelmError(f"{text.path} has too little {split} text to learn weights on: {len(questions)} questions")
+    said = _said(parts, [blank for blank, _ in questions])
+    scores = np.stack([normalised for normalised, _ in said])  # (questions, choices, parts)
+    answers = np.array([answer for _, answer in questions])
+    weights, origin = learn_weights(scores, answers), origins[0]
+    alone = [100.0 * float((scores[..., i].argmax(axis=1) == answers).mean()) for i in range(len(parts))]
+    record = {"questions": len(questions), "parts_percent": alone, "percent": cross_validated(scores, answers)}
+    with new_folder(out) as folder:
+        run.write_description(
+            folder,
+            "ensemble",
+            origin,
+            parts=[{"path": str(path.resolve()), "sha256": run_digest(path)} for path in paths],
+            weights=weights.tolist(),
+            learned_on=record,
+        )
+    return Ensemble(parts, weights, origin.vocabulary, origin.text), record
