@@ -59,7 +59,7 @@ def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainCo
         model=ModelConfig(context=context, context_after=context_after, dim=dim, matrices="diagonal"),
         shared_noise=True,
         noise_samples=1000,
-        learning_rate=0.15 if dim <= 100 else 0.1,
+        learning_rate=0.25 if dim <= 100 else 0.2 if dim <= 200 else 0.15,  # the more numbers, the smaller their steps
         matrix_rate=1.0,
         spread=0.02,
         epochs=4 if dim <= 200 else 5,
