@@ -29,7 +29,7 @@ LEAST = np.float32(-99.0)  # the base-10 logarithm of what has no probability, a
 MOST_LOG = 1e4  # a logarithm beyond this is no number of a model
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # for n-grams seen once, twice, more often, where counts of counts tell none
 BYTES_PER_WORD = 24  # measured on random text, where every n-gram is another: of the text, while an order is sorted …
-BYTES_PER_NGRAM = 26  # … and of each n-gram of each order, whose number is at most that of the words
+BYTES_PER_NGRAM = 32  # … and of each n-gram of each order, whose number is at most that of the words
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,7 +335,8 @@ def _smooth(
         model.words[begin:end] = level.words[kept]
         model.log_probabilities[begin:end] = logs[kept]
         if n:
-            before = np.concatenate([[0], np.cumsum(kept)])  # how many are kept before each
+            before = np.zeros(kept.size + 1, np.int64)  # how many are kept before each
+            np.cumsum(kept, out=before[1:])
             model.children[begins[n - 1] : begin] = before[level.bounds[:-1]][kept_below] + begin
             model.log_backoffs[begins[n - 1] : begin] = backoffs[kept_below]
         lower, kept_below = probabilities, kept
