@@ -1,0 +1,66 @@
+"""What all verbs of the command line share: options with the same meaning, progress bars, JSON."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+from tqdm import tqdm
+from tyro.conf import Positional, arg
+
+from ncelm.run import METRICS, Metrics
+from ncelm.training import Progress
+
+Json = Annotated[bool, arg(help="Answer in JSON, for programs.")]
+Threads = Annotated[int | None, arg(help="Threads to use; all cores by default. The result is the same to the bit.")]
+Run = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `train`, `ngram …` or `mix` has made.")]
+VectorRun = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `train` or `lsa train` has made.")]
+Store = Annotated[Path, Positional, arg(metavar="STORE", help="A folder that `ncelm prepare` has made.")]
+NewRun = Annotated[Path, arg(help="The run: a folder that does not exist yet.")]
+
+
+def print_json(answer: dict[str, Any]) -> None:
+    """Answer a program."""
+    print(json.dumps(answer, allow_nan=False))
+
+
+def count(number: int, thing: str) -> str:
+    """1 thing, 2 things."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def on_terminal() -> bool:
+    """Is anybody watching?"""
+    return sys.stderr.isatty()
+
+
+def progress_bar(**options: Any) -> "tqdm[Any]":
+    """A progress bar with rate and time left; nothing at all if nobody is watching."""
+    return tqdm(disable=not on_terminal(), dynamic_ncols=True, **options)
+
+
+def show(bar: "tqdm[Any]") -> Callable[[int, int | None], None]:
+    """How a bar hears of progress."""
+
+    def progress(done: int, total: int | None) -> None:
+        bar.total = total
+        bar.update(done - bar.n)
+
+    return progress
+
+
+def show_training(bar: "tqdm[Any]", at: Progress, where: str = "") -> None:
+    """How a bar hears of training."""
+    bar.total = at.epochs * at.words_per_epoch
+    bar.update((at.epoch - 1) * at.words_per_epoch + at.words - bar.n)
+    bar.set_description(f"{where}epoch {at.epoch}/{at.epochs} loss {at.loss:.3f}", refresh=False)
+    if at.metrics and "valid_perplexity" in at.metrics:
+        bar.set_postfix_str(
+            f"perplexity {at.metrics['valid_perplexity']:.1f}, log Z {at.metrics['valid_log_z_mean']:+.2f}"
+        )
+
+
+def metrics(run_folder: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics."""
+    return Metrics(run_folder / METRICS).read()
