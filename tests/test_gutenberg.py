@@ -1,5 +1,6 @@
 """Works of Project Gutenberg: headers of several generations, footers of many spellings, archives, broken files."""
 
+import gzip
 import io
 import tarfile
 
@@ -153,6 +154,20 @@ def test_archives_of_other_prose(tmp_path):
     store = prepare(packed, out=tmp_path / "store", punkt="train", valid_sentences=0, test_sentences=0)
     assert words_of(store).count("torrents") == 2
     assert not (tmp_path / "store/works.tsv").exists()
+
+
+def test_packed_files(tmp_path):
+    work = works(1)["gutenberg/W0.TXT"]
+    (tmp_path / "work.txt.gz").write_bytes(gzip.compress(work))
+    store = prepare(tmp_path / "work.txt.gz", out=tmp_path / "store", **OPTIONS)
+    assert words_of(store).count("café") == 1
+    packed = archive(tmp_path / "w.tar", {"a.txt.gz": gzip.compress(WORK.encode() * 3)}, "w")
+    store = prepare(packed, out=tmp_path / "other", punkt="train", valid_sentences=0, test_sentences=0)
+    assert words_of(store).count("torrents") == 3
+    for content in (gzip.compress(work)[:-20], b"no gzip"):
+        (tmp_path / "broken.txt.gz").write_bytes(content)
+        with pytest.raises(NcelmError, match=r"broken.txt.gz is damaged"):
+            prepare(tmp_path / "broken.txt.gz", out=tmp_path / "third", **OPTIONS)
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,14 @@
 """Files out of archives, works of Project Gutenberg out of their wrappings: plain files, for `tokenising` to read."""
 
+import gzip
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from lzma import LZMAError
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 from ncelm.errors import NcelmError
 from ncelm.files import read_bytes, write_errors, write_whole
@@ -59,58 +61,60 @@ def unpack(
     found: dict[str, Path] = {}
     reports = []
     for path in paths:
-        for name, file, read in _files_of(path):
-            target = out / f"{len(found)}.txt"
-            with write_errors(target):
+        with _reading(path), path.open("rb") as raw:
+            for name, file in _files_of(path, raw):
+                target = out / f"{len(found)}{'.txt' if gutenberg else Path(name).suffix}"  # .gz is unpacked later
                 if gutenberg:
-                    report = _unwrap(name, file, target, encoding, skip_broken)
-                    reports.append(report)
-                    if not report.skipped:
-                        found[name] = target
+                    reports.append(_unwrap(name, file, target, encoding, skip_broken))
                 else:
-                    _copy(name, file, target)
+                    _copy(file, target)
+                if target.exists():
                     found[name] = target
-            if progress:
-                progress(before + read(), total)
+                if progress:
+                    progress(before + raw.tell(), total)
         before += path.stat().st_size
     if not found:
         raise NcelmError(f"there are no texts in {', '.join(map(str, paths[:3]))}: give files, folders or tar archives")
     return [found[name] for name in sorted(found)], sorted(reports, key=lambda report: report.file)
 
 
-def _files_of(path: Path) -> Iterator[tuple[str, IO[bytes], Callable[[], int]]]:
-    """A file itself, or the files of an archive: name, content, and how many bytes have been read of `path`."""
-    if not is_archive(path):
-        with _opened(path) as file:
-            yield str(path), file, file.tell
-        return
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what can go wrong while reading `path` into one clear line."""
     try:
-        with path.open("rb") as raw, tarfile.open(fileobj=raw) as archive:
-            for member in archive:  # in their order, and read as they come: nothing is extracted by its own name
-                hidden = any(part.startswith((".", "__MACOSX")) for part in Path(member.name).parts)
-                if hidden or not member.isfile():
-                    continue
-                if member.size > MOST_BYTES:
-                    raise NcelmError(f"{path}: {member.name!r} has {member.size:,} bytes: that is no text")
-                content = archive.extractfile(member)
-                assert content is not None
-                yield f"{path.name}/{member.name}", content, raw.tell
-    except (tarfile.TarError, EOFError, LZMAError, zlib.error) as error:
-        raise NcelmError(f"{path} is damaged or no tar archive ({error}): copy it again") from error
+        yield
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, LZMAError, zlib.error) as error:
+        what = "no tar archive" if is_archive(path) else "not packed by gzip"
+        raise NcelmError(f"{path} is damaged or {what} ({error}): copy it again") from error
     except OSError as error:
         raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _opened(path: Path) -> IO[bytes]:
-    try:
-        return path.open("rb")
-    except OSError as error:
-        raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
+def _files_of(path: Path, raw: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    """A file itself, or the files of an archive: name and content."""
+    if is_archive(path):
+        with tarfile.open(fileobj=raw) as archive:
+            yield from _members(path, archive)
+    else:
+        yield str(path), cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
 
 
-def _copy(name: str, file: IO[bytes], target: Path) -> None:
-    with target.open("wb") as out:
-        while block := file.read(_BLOCK):
+def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, IO[bytes]]]:
+    """The files of an archive that are not hidden, as they come: nothing is extracted by its own name."""
+    for member in archive:
+        hidden = any(part.startswith((".", "__MACOSX")) for part in Path(member.name).parts)
+        if hidden or not member.isfile():
+            continue
+        if member.size > MOST_BYTES:
+            raise NcelmError(f"{path}: {member.name!r} has {member.size:,} bytes: that is no text")
+        content = archive.extractfile(member)
+        assert content is not None
+        yield f"{path.name}/{member.name}", content
+
+
+def _copy(file: IO[bytes], target: Path) -> None:
+    while block := file.read(_BLOCK):
+        with write_errors(target), target.open("ab") as out:
             out.write(block)
 
 
@@ -131,7 +135,8 @@ def _unwrap(name: str, file: IO[bytes], target: Path, encoding: str, skip_broken
     lines = [line for line in (work.text[:2000].splitlines() or [""]) if line.strip()]
     last = [line for line in (work.text[-2000:].splitlines() or [""]) if line.strip()]
     if not fault:
-        target.write_bytes(work.text.encode())
+        with write_errors(target):
+            target.write_bytes(work.text.encode())
     return WorkReport(
         name,
         encoding,
