@@ -151,6 +151,9 @@ def test_the_command(folder, capsys):
     assert "the ship and the [" in out
     assert main(["complete", run, questions]) == 0
     assert "%" not in capsys.readouterr().out
+    for kind in ("ngram", "lsa"):  # where scores are probabilities, or nothing is to be normalised
+        assert main(["complete", str(folder / kind), questions, "--unnormalised"]) == 0
+        assert "the ship and the [" in capsys.readouterr().out
     assert main(["complete", run, "the ship _____ sail", "--choices", "and,zebra"]) == 0
     out = capsys.readouterr().out
     assert "zebra" in out
@@ -191,6 +194,7 @@ def test_bad_answers_and_options(folder, tmp_path, capsys):
     (tmp_path / "answers").write_text("1,c\n2,x\n")
     refused(capsys, ["complete", folder / "ngram", questions, "--answers", tmp_path / "answers"], "line 2", "a to e")
     refused(capsys, ["complete", folder / "ngram", tmp_path / "nothing"], "there is no file")
+    refused(capsys, ["complete", folder / "ngram", "a sentence without a gap " * 20], "mark its gap with _____")
     refused(capsys, ["complete", folder / "ngram", questions, "--choices", "a,b"], "--choices go with a sentence")
     refused(capsys, ["complete", folder / "ngram", "a __ b __ c", "--choices", "a,b"], "2 gaps")
     refused(capsys, ["complete", folder / "ngram", "a __ b", "--count", "0"], "--count is 0")

@@ -109,7 +109,11 @@ def rank(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Ranking]:
     """Let a model choose a word for each question."""
-    rankings = rank_both(scorer, questions, progress)
+    return by_kind(rank_both(scorer, questions, progress), normalised)
+
+
+def by_kind(rankings: dict[str, list[Ranking]], normalised: bool) -> list[Ranking]:
+    """Those of this kind, of the answer of `rank_both`; where the kinds do not differ, there is but one."""
     return rankings["normalised" if normalised or "unnormalised" not in rankings else "unnormalised"]
 
 

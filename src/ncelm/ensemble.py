@@ -19,7 +19,7 @@ from ncelm import run
 from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
 from ncelm.files import new_folder, refuse_existing
-from ncelm.language_model import LanguageModel, load_scorer, part_folders, run_digest
+from ncelm.language_model import LanguageModel, load_scorer, part_descriptions, part_folders
 from ncelm.ngram import NGramModel
 from ncelm.scoring import Blank, Scorer
 from ncelm.text import TextSettings
@@ -190,7 +190,7 @@ def blend(
             folder,
             "ensemble",
             origin,
-            parts=[{"path": str(path.resolve()), "sha256": run_digest(path)} for path in paths],
+            parts=part_descriptions(paths),
             weights=weights.tolist(),
             learned_on=record,
         )

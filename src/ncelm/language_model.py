@@ -264,6 +264,11 @@ def _read_mixture(path: Path, content: dict[str, Any]) -> Mixture:
     return Mixture(models, np.array(weights, np.float64))
 
 
+def part_descriptions(paths: Sequence[Path]) -> list[dict[str, str]]:
+    """What a mixture or an ensemble says of the runs that it is made of."""
+    return [{"path": str(path.resolve()), "sha256": run_digest(path)} for path in paths]
+
+
 def part_folders(path: Path, content: dict[str, Any]) -> list[Path]:
     """The runs that a mixture or an ensemble is made of, if they are still what they were.
 

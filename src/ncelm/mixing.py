@@ -11,7 +11,7 @@ from ncelm.engine import corpus_view
 from ncelm.errors import NcelmError
 from ncelm.evaluate import CHUNK
 from ncelm.files import new_folder, refuse_existing
-from ncelm.language_model import LanguageModel, run_digest
+from ncelm.language_model import LanguageModel, part_descriptions
 from ncelm.mixture import Mixture, learn_weights, log_probabilities
 from ncelm.threads import Team
 
@@ -51,7 +51,7 @@ def mix(
             folder,
             "mixture",
             origin,
-            parts=[{"path": str(path.resolve()), "sha256": run_digest(path)} for path in paths],
+            parts=part_descriptions(paths),
             weights=shares.tolist(),
             weights_from=split if weights is None else "given",
         )

@@ -87,7 +87,6 @@ def step(trie, state, word):
     state[m] is where the (m + 1)-gram that ends at the last word is, or -1; (N - 1,).
     """
     log_backoff, score, known = 0.0, 0.0, False
-    carried = np.int64(word)  # what will be the place of the unigram, then of the bigram, …
     for m in range(state.size - 1, -1, -1):
         place = state[m]
         if place >= 0:
@@ -103,7 +102,7 @@ def step(trie, state, word):
     if not known:
         score = trie.log_probabilities[word] + log_backoff
     if state.size:
-        state[0] = carried
+        state[0] = word  # the place of a single word is its id
     return score
 
 
@@ -115,7 +114,7 @@ def score_positions(thread, threads, sync, trie, ids, within_sentence, end_id, b
     while block < last:
         # what came before the block matters as far back as the order goes
         start = max(block - (trie.order - 1), 0)
-        fresh(trie, ids, start, within_sentence, end_id, begin_id, state)
+        fresh(ids, start, within_sentence, end_id, begin_id, state)
         for position in range(start, min(block + BLOCK, last)):
             if position > start and within_sentence and ids[position - 1] == end_id:
                 begin(state, begin_id)
@@ -134,7 +133,7 @@ def begin(state, begin_id):
 
 
 @compiled
-def fresh(trie, ids, position, within_sentence, end_id, begin_id, state):
+def fresh(ids, position, within_sentence, end_id, begin_id, state):
     """The state before `position` as far as can be told without looking back."""
     state[:] = -1
     if position == 0 or (within_sentence and ids[position - 1] == end_id):

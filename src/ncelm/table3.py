@@ -20,6 +20,7 @@ from ncelm.machine import surroundings
 from ncelm.ngram import train_ngram
 from ncelm.preparing import prepare
 from ncelm.recipes import holmes
+from ncelm.reproduce import RowProgress
 from ncelm.run import METRICS, Metrics
 from ncelm.training import Progress, train
 
@@ -78,16 +79,6 @@ ROWS = [
 ]
 
 
-@dataclass(frozen=True)
-class RowProgress:
-    """Where a reproduction is."""
-
-    number: int  # of the row, the first is 1
-    rows: int
-    name: str
-    training: Progress | None
-
-
 def reproduce_table3(
     data: Path,
     out: Path,
@@ -117,7 +108,7 @@ def reproduce_table3(
 
         def report(at: Progress | None, number: int = number, row: Row = row) -> None:
             if progress:
-                progress(RowProgress(number, len(wanted), row.name, at))
+                progress(RowProgress(number, len(wanted), row.name, None, at))
 
         report(None)
         folder = _folder(out, row)

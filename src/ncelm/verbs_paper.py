@@ -2,15 +2,22 @@
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
 from ncelm.errors import NcelmError
 from ncelm.language_model import load_scorer
 from ncelm.terminal import Json, Threads, print_json, progress_bar, show, show_training
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from ncelm.reproduce import RowProgress
 
 
 @dataclass(frozen=True)
@@ -82,13 +89,17 @@ class Complete:
 
         if self.choices is not None:
             raise NcelmError("--choices go with a sentence that has a gap (_____); a file of questions has its own")
+        if not os.path.exists(self.questions):  # noqa: PTH110
+            raise NcelmError(
+                f"there is no file {self.questions[:60]!r} of questions; if it is a sentence, mark its gap with _____"
+            )
         questions = completion.read_questions(Path(self.questions))
         answers = completion.read_answers(self.answers, questions) if self.answers else None
         scorer = load_scorer(self.run_folder, self.threads)
         with progress_bar(unit=" questions", desc="answering") as bar:
-            by_kind = completion.rank_both(scorer, questions, show(bar))
-        rankings = by_kind["unnormalised" if self.unnormalised else "normalised"]
-        found = {kind: completion.accuracy(each, answers) for kind, each in by_kind.items()} if answers else {}
+            both = completion.rank_both(scorer, questions, show(bar))
+        rankings = completion.by_kind(both, not self.unnormalised)
+        found = {kind: completion.accuracy(each, answers) for kind, each in both.items()} if answers else {}
         if self.json:
             print_json(completion.as_dict(questions, rankings, answers, found))
             return
@@ -128,78 +139,61 @@ class Reproduce:
 
     def run(self) -> None:
         """Reproduce and say where the result is."""
-        if self.table == "table3":
-            self._table3()
-            return
-        from ncelm.reproduce import RowProgress, reproduce
-
         with progress_bar(unit=" words", unit_scale=True, leave=False) as bar:
-
-            def progress(at: RowProgress) -> None:
-                left = f", about {at.seconds_left / 60:.0f} min left in all" if at.seconds_left is not None else ""
-                if at.training:
-                    show_training(bar, at.training, f"{at.number}/{at.runs} {at.name}{left}: ")
-                else:
-                    bar.reset()
-
-            answer = reproduce(
-                self.table,
-                self.data,
-                self.out,
-                seeds=self.seeds,
-                rows=self.rows,
-                finished_only=self.finished_only,
-                threads=self.threads,
-                progress=progress,
-            )
+            answer = self._reproduce(partial(_show_row, bar))
         if self.json:
             print_json(answer)
             return
         width = max(len(row["name"]) for row in answer["rows"])
         for row in answer["rows"]:
-            ours = row["test_perplexity"]
-            diverged = sum("diverged" in run for run in row["runs"])
-            print(
-                f"{row['name']:{width}} "
-                + (f"{ours['mean']:6.1f}" if ours else "     –")
-                + (f" ± {ours['std']:.1f}" if ours and ours["std"] is not None else "      ")
-                + (f"   paper {row['paper']:.1f}" if row["paper"] else "")
-                + (f"   {diverged} of {len(row['runs'])} diverged" if diverged else "")
-            )
+            print(f"{row['name']:{width}} " + (_answered(row) if self.table == "table3" else _trained(row)))
         print(f"{self.out / self.table}.md has the whole table")
 
-    def _table3(self) -> None:
-        from ncelm.table3 import RowProgress, reproduce_table3
+    def _reproduce(self, progress: "Callable[[RowProgress], None]") -> dict[str, Any]:
+        options: dict[str, Any] = {
+            "rows": self.rows,
+            "finished_only": self.finished_only,
+            "threads": self.threads,
+            "progress": progress,
+        }
+        if self.table == "table3":
+            from ncelm.table3 import reproduce_table3
 
-        with progress_bar(unit=" words", unit_scale=True, leave=False) as bar:
+            return reproduce_table3(self.data, self.out, **options)
+        from ncelm.reproduce import reproduce
 
-            def progress(at: RowProgress) -> None:
-                where = f"{at.number}/{at.rows} {at.name}: "
-                if at.training:
-                    show_training(bar, at.training, where)
-                else:
-                    bar.reset()
-                    bar.set_description(where)
+        return reproduce(self.table, self.data, self.out, seeds=self.seeds, **options)
 
-            answer = reproduce_table3(
-                self.data,
-                self.out,
-                rows=self.rows,
-                finished_only=self.finished_only,
-                threads=self.threads,
-                progress=progress,
-            )
-        if self.json:
-            print_json(answer)
-            return
-        width = max(len(row["name"]) for row in answer["rows"])
-        for row in answer["rows"]:
-            paper, test = row["paper"], row.get("test")
-            print(
-                f"{row['name']:{width}} {row['normalised']['percent']:5.1f} % right   paper {paper['percent']:.1f}"
-                + (f"   test perplexity {test['perplexity']:.1f}" if test else "")
-            )
-        print(f"{self.out / 'table3.md'} has the whole table")
+
+def _show_row(bar: "tqdm[Any]", at: "RowProgress") -> None:
+    """How a bar hears of the rows of a table."""
+    left = f", about {at.seconds_left / 60:.0f} min left in all" if at.seconds_left is not None else ""
+    where = f"{at.number}/{at.runs} {at.name}{left}: "
+    if at.training:
+        show_training(bar, at.training, where)
+    else:
+        bar.reset()
+        bar.set_description(where)
+
+
+def _trained(row: dict[str, Any]) -> str:
+    """A row of table 1 or 2: perplexity, beside the paper's."""
+    ours = row["test_perplexity"]
+    diverged = sum("diverged" in run for run in row["runs"])
+    return (
+        (f"{ours['mean']:6.1f}" if ours else "     –")
+        + (f" ± {ours['std']:.1f}" if ours and ours["std"] is not None else "      ")
+        + (f"   paper {row['paper']:.1f}" if row["paper"] else "")
+        + (f"   {diverged} of {len(row['runs'])} diverged" if diverged else "")
+    )
+
+
+def _answered(row: dict[str, Any]) -> str:
+    """A row of table 3: percent of the questions, beside the paper's."""
+    test = row.get("test")
+    return f"{row['normalised']['percent']:5.1f} % right   paper {row['paper']['percent']:.1f}" + (
+        f"   test perplexity {test['perplexity']:.1f}" if test else ""
+    )
 
 
 @dataclass(frozen=True)
