@@ -175,16 +175,11 @@ def read_arpa(
     with _Lines.of(path) as lines:
         counts = _read_counts(lines)
         names: list[bytes] = []  # words in the order of the 1-grams
-        sections: list[_Section] = []
-        for n, count in enumerate(counts, 1):
-            done, total = sum(counts[: n - 1]), sum(counts)
-            if progress:
-                progress(done, total)
-            if n == 1:
-                sections.append(_read_words(lines, count, names))
-            else:
-                report = partial(_report, progress, done, total)
-                sections.append(_read_section(lines, n, count, names, report))
+        sections = [_read_words(lines, counts[0], names)]
+        spelling, numbers = _spelling(names), {name: i for i, name in enumerate(names)}
+        for n, count in enumerate(counts[1:], 2):
+            report = partial(_report, progress, sum(counts[: n - 1]), sum(counts))
+            sections.append(_read_section(lines, n, count, spelling, numbers, report))
         if lines.here != b"\\end\\":
             raise lines.error(f"{_shown(lines.here)} stands where \\end\\ should")
     return _assemble(path, sections, [name.decode() for name in names], like)
@@ -303,10 +298,12 @@ def _read_words(lines: _Lines, count: int, names: list[bytes]) -> _Section:
     )
 
 
-def _read_section(lines: _Lines, n: int, count: int, names: list[bytes], progress: Callable[[int], None]) -> _Section:
+def _read_section(
+    lines: _Lines, n: int, count: int, spelling: Spelling, numbers: dict[bytes, int], progress: Callable[[int], None]
+) -> _Section:
     """The n-grams of an order above 1. Leaves `lines` at what follows them."""
     _expect_section(lines, n)
-    spelling, numbers = _spelling(names), {name: i for i, name in enumerate(names)}
+    progress(0)
     pieces: list[_Section] = []  # as many as the file has, whatever its header says
     done = 0
     while True:

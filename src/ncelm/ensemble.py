@@ -169,10 +169,7 @@ def blend(
         if (origin.vocabulary.digest, origin.text) != (origins[0].vocabulary.digest, origins[0].text):
             raise NcelmError(f"{paths[0]} and {path} are models of different words: train both on one store")
     parts = tuple(load_scorer(path, threads) for path in paths)
-    source = store if store is not None else next((origin.store for origin in origins if origin.store), None)
-    if source is None:
-        raise NcelmError("these models name no token store to make questions from: give one with --store")
-    text = source if isinstance(source, TokenStore) else TokenStore.open(source)
+    text = run.open_store(store, next((origin.store for origin in origins if origin.store), None))
     if text.vocabulary.digest != origins[0].vocabulary.digest:
         raise NcelmError(f"{text.path} has another vocabulary than {paths[0]}: give the store that it was trained on")
     ngrams = (part for part in parts if isinstance(part, LanguageModel) and isinstance(part.model, NGramModel))

@@ -43,7 +43,7 @@ def mix(
     origins = [run.read_origin(path, run.read_config(path)) for path in paths]
     origin = next((origin for origin in origins if origin.store), origins[0])
     if weights is None:
-        shares = _learned(parts, _store(store, origin), split, threads, progress)
+        shares = _learned(parts, run.open_store(store, origin.store, ", or give --weights"), split, threads, progress)
     else:
         shares = _given(weights, parts)
     with new_folder(out) as folder:
@@ -81,16 +81,6 @@ def _given(weights: Sequence[float], parts: list[LanguageModel]) -> np.ndarray:
             "below 0, that add up to 1"
         )
     return shares / shares.sum()
-
-
-def _store(store: TokenStore | Path | str | None, origin: run.Origin) -> TokenStore:
-    if isinstance(store, TokenStore):
-        return store
-    if store is None and origin.store is None:
-        raise NcelmError("these models name no token store to learn the weights on: give one with --store")
-    if store is None and not (origin.store or Path()).exists():
-        raise NcelmError(f"the token store is no longer at {origin.store}: say where with --store, or give --weights")
-    return TokenStore.open(store or origin.store or Path())
 
 
 def _learned(

@@ -108,6 +108,20 @@ def damaged_config(run: Path) -> NcelmError:
     return NcelmError(f"{run / CONFIG} is damaged: restore it from a copy or train again")
 
 
+def open_store(given: TokenStore | Path | str | None, recorded: Path | None, otherwise: str = "") -> TokenStore:
+    """The token store that the user gave or, without one, the one that a run remembers.
+
+    `otherwise` tells what else the user could do if there is none.
+    """
+    if isinstance(given, TokenStore):
+        return given
+    if given is None and recorded is None:
+        raise NcelmError(f"this model names no token store: say which with --store{otherwise}")
+    if given is None and recorded is not None and not recorded.exists():
+        raise NcelmError(f"the token store is no longer at {recorded}: say where with --store{otherwise}")
+    return TokenStore.open(given or recorded or Path())
+
+
 def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
     """Write arrays and a JSON header as one safetensors file, whole or not at all: same content, same bytes."""
     # one metadata field only: safetensors keeps several in no fixed order

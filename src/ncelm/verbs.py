@@ -12,6 +12,7 @@ from ncelm.errors import NcelmError
 from ncelm.export import VectorFormat, export_vectors
 from ncelm.language_model import LanguageModel, WordScore, load_scorer
 from ncelm.recipes import RECIPES
+from ncelm.run import open_store
 from ncelm.terminal import (
     Json,
     Run,
@@ -226,8 +227,6 @@ class Evaluate:
 
     def run(self) -> None:
         """Evaluate and print."""
-        from ncelm.corpus import TokenStore
-
         lm = LanguageModel.load(self.run_folder, self.threads)
         if self.file is not None and (self.store or self.split != "test"):
             raise NcelmError("give either --file or a --split of a --store, not both")
@@ -235,7 +234,8 @@ class Evaluate:
             result = lm.evaluate(read_lines(self.file, self.encoding))
             what = str(self.file)
         else:
-            result = lm.evaluate_split(TokenStore.open(self.store or self._store_of(lm)), self.split)
+            store = open_store(self.store, lm.store_path, ", or give text by --file")
+            result = lm.evaluate_split(store, self.split)
             what = self.split
         if self.json:
             print_json(result.as_dict())
@@ -247,16 +247,6 @@ class Evaluate:
             f"{what}: {kind} {result.perplexity:.2f} over {result.tokens:,} tokens ({result.sentences:,} sentence ends "
             f"and {result.unknown:,} unknown words among them){log_z}"
         )
-
-    def _store_of(self, lm: LanguageModel) -> Path:
-        """Where the model says its store was."""
-        if lm.store_path is None:
-            raise NcelmError("this model names no token store: say which with --store, or give text by --file")
-        if not lm.store_path.exists():
-            raise NcelmError(
-                f"the token store is no longer at {lm.store_path}: say where with --store, or give text by --file"
-            )
-        return lm.store_path
 
 
 @dataclass(frozen=True)
