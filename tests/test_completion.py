@@ -24,6 +24,7 @@ from ncelm.completion import (
 from ncelm.errors import NcelmError
 from ncelm.language_model import load_scorer
 from ncelm.lsa import train_lsa
+from ncelm.mixture import Mixture
 from ncelm.ngram import train_ngram
 from ncelm.text import TextSettings
 from ncelm.training import train
@@ -95,6 +96,19 @@ def test_one_sided_models_choose_by_the_sentence_and_two_sided_ones_by_the_word(
     (ranking,) = rank(both, [question])
     words = [both.full_scores(f"the ship and {word} sail")[3].log_probability for word in question.choices]
     assert ranking.scores == pytest.approx(words)
+
+
+def test_a_model_of_the_words_after_chooses_by_the_sentence_too(folder, tmp_path):
+    """It reads the sentence backwards."""
+    store = store_of(tmp_path, two_topics(sentences=600))
+    train(store, tmp_path / "after", context=0, context_after=2, dim=4, epochs=1)
+    lm = load(tmp_path / "after")
+    assert lm.model.sides == "after"
+    assert not lm.two_sided
+    (ranking,) = rank(lm, [Question("1", "the ship and _____ sail", ("storm", "bread"))])
+    assert ranking.scores == pytest.approx([lm.score("the ship and storm sail"), lm.score("the ship and bread sail")])
+    mixture = Mixture((lm.model, load(folder / "left").model), np.array([0.5, 0.5]))
+    assert mixture.sides == "both"
 
 
 def test_unnormalised_scores_have_no_normaliser_in_them(folder):

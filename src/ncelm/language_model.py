@@ -62,8 +62,8 @@ class LanguageModel:
 
     @property
     def two_sided(self) -> bool:
-        """Does the model see words after the one it predicts? Then a sentence's score is not its probability."""
-        return self.model.two_sided
+        """Does the model see both sides of the word it predicts? Then a sentence's score is not its probability."""
+        return self.model.sides == "both"
 
     # -- sentences ----------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ class LanguageModel:
     ) -> list[tuple[str, float]]:
         """The n likeliest words between these, with log P of the sentence, or of the word if the model is two-sided.
 
-        Of a model that sees one side, the `tried` words likeliest after those before are tried in the sentence.
+        Of a model that sees one side, the `tried` words likeliest by that side are tried in the sentence.
         """
         words = self.vocabulary
         left, right = words.encode(before), words.encode(after)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ncelm import kernels
-from ncelm.scoring import WordModel
+from ncelm.scoring import Sides, WordModel
 from ncelm.threads import Team
 
 
@@ -17,9 +17,10 @@ class Mixture:
     weights: np.ndarray  # λ, (models,) float64, sums to 1
 
     @property
-    def two_sided(self) -> bool:
-        """Does any part see words after the one it predicts?"""
-        return any(model.two_sided for model in self.models)
+    def sides(self) -> Sides:
+        """What its parts see, all together."""
+        seen = {model.sides for model in self.models}
+        return seen.pop() if len(seen) == 1 else "both"
 
     def score_positions(
         self, corpus: kernels.Corpus, first: int, last: int, team: Team

@@ -7,6 +7,7 @@ import numpy as np
 
 from ncelm import kernels
 from ncelm.errors import NcelmError
+from ncelm.scoring import Sides
 from ncelm.threads import Team
 
 Matrices = Literal["full", "diagonal"]
@@ -19,7 +20,7 @@ class ModelConfig:
     context: int = 4
     """Words before the predicted word that the model sees."""
     context_after: int = 0
-    """Words after it that the model sees too. With any, the model fills gaps and has no sentence probability."""
+    """Words after it that the model sees. With some on both sides, it fills gaps and has no sentence probability."""
     dim: int = 100
     """Dimensions of the word vectors."""
     matrices: Matrices = "full"
@@ -128,9 +129,11 @@ class LogBilinear:
         return out
 
     @property
-    def two_sided(self) -> bool:
-        """Does the model see words after the one it predicts?"""
-        return self.config.context_after > 0
+    def sides(self) -> Sides:
+        """Which words around the predicted one the model sees."""
+        if not self.config.context_after:
+            return "before"
+        return "both" if self.config.context else "after"
 
     def score_positions(
         self, corpus: kernels.Corpus, first: int, last: int, team: Team

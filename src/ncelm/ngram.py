@@ -22,6 +22,7 @@ from ncelm.errors import NcelmError
 from ncelm.evaluate import evaluate_split
 from ncelm.files import new_folder, refuse_existing
 from ncelm.machine import total_memory
+from ncelm.scoring import Sides
 from ncelm.threads import Team
 
 MOST_ORDERS = 10
@@ -43,7 +44,10 @@ class NGramModel:
     log_probabilities: np.ndarray  # (G,); of <s>, which is never predicted, LEAST
     log_backoffs: np.ndarray  # of each n-gram below order N
 
-    two_sided = False
+    @property
+    def sides(self) -> Sides:
+        """Words before the predicted one only."""
+        return "before"
 
     @property
     def order(self) -> int:

@@ -1,7 +1,7 @@
 """What may be asked of a model, whatever kind it is."""
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -10,13 +10,15 @@ from ncelm.text import TextSettings
 from ncelm.threads import Team
 from ncelm.vocabulary import Vocabulary
 
+Sides = Literal["before", "after", "both"]
+
 
 class WordModel(Protocol):
     """Whatever gives each word of a text a probability: log-bilinear models, n-grams, mixtures of them."""
 
     @property
-    def two_sided(self) -> bool:
-        """Does it see words after the one it predicts? Then a sentence's score is not its probability."""
+    def sides(self) -> Sides:
+        """Which words around the predicted one does it see? Where both, a sentence's score is not its probability."""
 
     def score_positions(
         self, corpus: kernels.Corpus, first: int, last: int, team: Team

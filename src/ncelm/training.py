@@ -68,6 +68,8 @@ class TrainConfig:
     """Importance sampling: but never more than so many."""
     optimizer: Optimizer = "adagrad"
     """Plain stochastic gradient descent, or Adagrad, which needs fewer epochs."""
+    adagrad_start: float = 0.0
+    """Adagrad's sums of squares start at this: the more, the smaller the first steps of rare words."""
     learning_rate: float = 0.1
     """Step size for word vectors and biases; gradients are summed over a minibatch."""
     matrix_rate: float = 0.1
@@ -115,7 +117,7 @@ class TrainConfig:
         check("seed", 0 <= self.seed < 2**63, "a number from 0 to 2⁶³ − 1")
         for name in ("learning_rate", "spread"):
             check(name, 0 < getattr(self, name) <= 1e6, "a positive number, at most 1e6")
-        for name in ("matrix_rate", "penalty", "min_improvement"):
+        for name in ("matrix_rate", "penalty", "min_improvement", "adagrad_start"):
             check(name, 0 <= getattr(self, name) <= 1e6, "a number from 0 to 1e6")
         check("noise_power", 0 <= self.noise_power <= 10, "a number from 0 to 10")
         check("bigram_smoothing", 0 < self.bigram_smoothing <= 1e6, "a positive number, at most 1e6")
@@ -360,13 +362,12 @@ class _Training:
         # the model starts as the unigram model: biases are log frequencies, every word seen at least once
         unigram = Noise.from_counts(self.store.vocabulary.counts).probabilities
         self.model = LogBilinear.initialise(self.config.model, unigram, self.config.seed, self.config.spread)
+        adagrad, start = self.sizes.adagrad, np.float32(self.config.adagrad_start)
         self.squares = {
-            name: np.zeros_like(array) if self.sizes.adagrad else np.zeros((0, *array.shape[1:]), np.float32)
+            name: np.full((len(array) * adagrad, *array.shape[1:]), start)
             for name, array in self.model.arrays().items()
         }
-        self.constants = kernels.Constants(
-            np.zeros(self.contexts, np.float32), np.zeros(self.contexts if self.sizes.adagrad else 0, np.float32)
-        )
+        self.constants = kernels.Constants(np.zeros(self.contexts, np.float32), np.full(self.contexts * adagrad, start))
         self.metrics.cut(0)
 
     def _restore(self) -> None:
