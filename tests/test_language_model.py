@@ -58,6 +58,7 @@ def test_a_sentence_is_scored_by_itself_whatever_stands_beside_it(case):
     lm, _ = case
     alone = [lm.score(line) for line in TEXT[:4]]
     together = [sum(w.log_probability for w in words) for words in lm.full_scores_of(TEXT[:4])]
+    assert [each.log_probability for each in lm.scores_of(TEXT[:4])] == pytest.approx(together)
     np.testing.assert_allclose(together, alone, rtol=1e-6)
 
 
@@ -65,6 +66,22 @@ def test_scores_do_not_depend_on_threads(case):
     lm, _ = case
     one, two = (load(lm.store_path.parent / "run", threads=t) for t in (1, 2))
     assert [one.score(line) for line in TEXT[:4]] == [two.score(line) for line in TEXT[:4]]
+
+
+@pytest.mark.parametrize("matrices", ["full", "diagonal"])
+def test_unnormalised_scores_are_those_of_equation_3(tmp_path, matrices):
+    lm, _ = trained(tmp_path, context=2, matrices=matrices)
+    words = ["the", "cat", "zebra", "sat"]
+    ids = np.append(lm.vocabulary.encode(words), lm.vocabulary.end_id)
+    pad = lm.vocabulary.out_of_sentence_id
+    contexts = np.stack([np.append([pad, pad], ids)[i : i + 2] for i in range(ids.size)])
+    bare = lm.model.scores(contexts)[np.arange(ids.size), ids]
+    (each,) = lm.full_scores_of([words], normalised=False)
+    np.testing.assert_allclose([word.log_probability for word in each], bare, atol=1e-5)
+    (whole,) = lm.scores_of([words], normalised=False)
+    assert (whole.log_probability, whole.tokens, whole.unknown) == (pytest.approx(bare.sum(), abs=1e-4), 5, 1)
+    (without_end,) = lm.scores_of([words], end=False, normalised=False)
+    assert (without_end.log_probability, without_end.tokens) == (pytest.approx(bare[:-1].sum(), abs=1e-4), 4)
 
 
 def test_perplexity_is_what_it_says(case):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ncelm.ensemble import blend
     from ncelm.errors import NcelmError
     from ncelm.evaluate import Evaluation
-    from ncelm.language_model import LanguageModel, WordScore, load_scorer
+    from ncelm.language_model import LanguageModel, SentenceScore, WordScore, load_scorer
     from ncelm.lsa import Lsa, train_lsa
     from ncelm.mixing import mix
     from ncelm.model import LogBilinear, ModelConfig
@@ -50,6 +50,7 @@ _HOMES = {
     "NcelmError": "errors",
     "Noise": "noise",
     "Progress": "training",
+    "SentenceScore": "language_model",
     "TokenStore": "corpus",
     "TrainConfig": "training",
     "Vocabulary": "vocabulary",
@@ -76,6 +77,7 @@ __all__ = [
     "NcelmError",
     "Noise",
     "Progress",
+    "SentenceScore",
     "TokenStore",
     "TrainConfig",
     "Vocabulary",

@@ -1474,22 +1474,22 @@ def predict_contexts(theta, contexts, out):
 @compiled
 def _predict_rows(matrices, context_vectors, contexts, out):
     out[:] = np.float32(0.0)
-    if matrices.ndim == 3:
+    if matrices.ndim == 2:
+        for e in range(contexts.shape[0]):
+            predicted = out[e]
+            for i in range(contexts.shape[1]):
+                diagonal, vector = matrices[i], context_vectors[contexts[e, i]]
+                for t in range(predicted.size):
+                    predicted[t] += diagonal[t] * vector[t]
+    else:
         gathered, projected = np.empty_like(out), np.empty_like(out)
-    for i in range(contexts.shape[1]):
-        if matrices.ndim == 3:
+        for i in range(contexts.shape[1]):
             for e in range(contexts.shape[0]):
                 gathered[e] = context_vectors[contexts[e, i]]
             np.dot(gathered, matrices[i].T, projected)
             for e in range(contexts.shape[0]):
                 for t in range(out.shape[1]):
                     out[e, t] += projected[e, t]
-        else:
-            diagonal = matrices[i]
-            for e in range(contexts.shape[0]):
-                vector = context_vectors[contexts[e, i]]
-                for t in range(out.shape[1]):
-                    out[e, t] += diagonal[t] * vector[t]
 
 
 @compiled
@@ -1497,6 +1497,7 @@ def score_positions(thread, threads, sync, corpus, theta, first, last, scores, l
     """s(w, h) and log Z(h) = log Σ_w exp s(w, h) for the words at positions first..last of a split.
 
     log P(w|h) = s(w, h) − log Z(h) (Eq. 1), never more than SCORE_BLOCK × VOCABULARY_BLOCK scores in memory.
+    Where `log_z` is empty, only s(w, h), which does not look at the other words of the vocabulary.
     """
     d, c, vocabulary = theta.target_vectors.shape[1], theta.matrices.shape[0], theta.biases.size
     contexts = np.empty((SCORE_BLOCK, c), np.int64)
@@ -1510,17 +1511,17 @@ def score_positions(thread, threads, sync, corpus, theta, first, last, scores, l
         for e in range(n):
             fill_contexts(corpus, start + e, contexts[e])
         predict_contexts(theta, contexts[:n], predicted[:n])
-        largest[:] = -np.inf
-        total[:] = 0.0
-        for v0 in range(0, vocabulary, VOCABULARY_BLOCK):
-            v1 = min(v0 + VOCABULARY_BLOCK, vocabulary)
-            block = buffer[: n * (v1 - v0)].reshape(n, v1 - v0)
-            np.dot(predicted[:n], theta.target_vectors[v0:v1].T, block)
-            for e in range(n):
-                target = corpus.ids[start + e]
-                if v0 <= target < v1:
-                    scores[start - first + e] = block[e, target - v0] + theta.biases[target]
-            _exponentiate(block, theta.biases[v0:v1], largest, total)
         for e in range(n):
-            log_z[start - first + e] = np.float64(largest[e]) + np.log(total[e])
+            target = corpus.ids[start + e]
+            scores[start - first + e] = _dot(predicted[e], theta.target_vectors[target]) + theta.biases[target]
+        if log_z.size:
+            largest[:] = -np.inf
+            total[:] = 0.0
+            for v0 in range(0, vocabulary, VOCABULARY_BLOCK):
+                v1 = min(v0 + VOCABULARY_BLOCK, vocabulary)
+                block = buffer[: n * (v1 - v0)].reshape(n, v1 - v0)
+                np.dot(predicted[:n], theta.target_vectors[v0:v1].T, block)
+                _exponentiate(block, theta.biases[v0:v1], largest, total)
+            for e in range(n):
+                log_z[start - first + e] = np.float64(largest[e]) + np.log(total[e])
         item = _take_item(sync, 0)

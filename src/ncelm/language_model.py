@@ -7,9 +7,9 @@ end of the sentence counts as a word, as in KenLM, unless `end=False`.
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, tee
+from itertools import chain, islice, tee
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,6 +38,30 @@ class WordScore:
     word: str
     log_probability: float  # log P(word | context), natural logarithm
     unknown: bool  # not in the vocabulary: scored as <unk>
+
+
+@dataclass(frozen=True)
+class SentenceScore:
+    """A sentence, as the model sees it."""
+
+    log_probability: float  # the sum over its words, natural logarithm
+    tokens: int  # words, and the end of the sentence if it counts
+    unknown: int  # of them, scored as <unk>
+
+
+class _Batch(NamedTuple):
+    """Sentences that were scored together."""
+
+    sentences: list[list[str]]
+    ids: np.ndarray  # of all words and sentence ends, one after another, (n,)
+    ends: np.ndarray  # where in it each sentence ends, (sentences,)
+    scores: np.ndarray  # s(w, h), (n,)
+    log_z: np.ndarray  # log Z(h), (n,)
+
+    @property
+    def logs(self) -> np.ndarray:
+        """log P(w|h), (n,) float64."""
+        return np.asarray(self.scores - self.log_z, np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,18 +93,35 @@ class LanguageModel:
 
     def score(self, sentence: Sentence, end: bool = True) -> float:
         """log P(sentence): the sum over its words, each given the words before it."""
-        return sum(word.log_probability for word in self.full_scores(sentence, end))
+        return next(self.scores_of([sentence], end)).log_probability
+
+    def scores_of(
+        self, sentences: Iterable[Sentence], end: bool = True, normalised: bool = True
+    ) -> Iterator[SentenceScore]:
+        """The score of each of many sentences, worked on in batches: read lazily, in bounded memory.
+
+        Unless `normalised`, log P(w|h) is s(w, h), as if Z(h) were 1: about what NCE trains it to be, and far faster.
+        """
+        for batch in self._scored_batches(sentences, normalised):
+            logs, starts = batch.logs, np.append(0, batch.ends[:-1] + 1)
+            if not end:
+                logs[batch.ends] = 0.0
+            totals, tokens = np.add.reduceat(logs, starts), batch.ends - starts + end
+            unknown = np.add.reduceat(batch.ids == self.vocabulary.unknown_id, starts, dtype=np.int64)
+            yield from map(SentenceScore, totals.tolist(), tokens.tolist(), unknown.tolist())
 
     def full_scores(self, sentence: Sentence, end: bool = True) -> list[WordScore]:
         """log P of each word, in order, the end of the sentence last; unknown words are marked."""
         return next(self.full_scores_of([sentence], end))
 
-    def full_scores_of(self, sentences: Iterable[Sentence], end: bool = True) -> Iterator[list[WordScore]]:
-        """full_scores of each of many sentences, worked on in batches: read lazily, in bounded memory."""
+    def full_scores_of(
+        self, sentences: Iterable[Sentence], end: bool = True, normalised: bool = True
+    ) -> Iterator[list[WordScore]]:
+        """full_scores of each of many sentences, in batches and normalised or not as in `scores_of`."""
         unknown = self.vocabulary.unknown_id
-        for batch, ids, scores, log_z in self._scored_batches(sentences):
-            each = zip(ids.tolist(), (scores - log_z).tolist(), strict=True)
-            for words in batch:
+        for batch in self._scored_batches(sentences, normalised):
+            each = zip(batch.ids.tolist(), batch.logs.tolist(), strict=True)
+            for words in batch.sentences:
                 scored = [
                     WordScore(word, value, id == unknown)
                     for word, (id, value) in zip([*words, END], islice(each, len(words) + 1), strict=True)
@@ -106,10 +147,9 @@ class LanguageModel:
 
     def _each_word(self, sentences: Iterable[Sentence]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """log P and s(w, h) of each word and of the end of each sentence."""
-        for batch, _, scores, log_z in self._scored_batches(sentences):
-            ends = np.cumsum([len(words) + 1 for words in batch])[:-1]
-            logs = np.asarray(scores - log_z, np.float64)
-            yield from zip(np.split(logs, ends), np.split(np.asarray(scores, np.float64), ends), strict=True)
+        for batch in self._scored_batches(sentences):
+            bare, starts = np.asarray(batch.scores, np.float64), batch.ends[:-1] + 1
+            yield from zip(np.split(batch.logs, starts), np.split(bare, starts), strict=True)
 
     def likeliest(
         self, before: Sequence[str], after: Sequence[str], n: int = 10, tried: int = 1000
@@ -137,10 +177,10 @@ class LanguageModel:
     def evaluate(self, sentences: Iterable[Sentence]) -> Evaluation:
         """Perplexity with everything that was counted, each sentence scored by itself."""
         tally, n_sentences, unknown = Tally(), 0, 0
-        for batch, ids, scores, log_z in self._scored_batches(sentences):
-            tally.add(scores, log_z)
-            n_sentences += len(batch)
-            unknown += int(np.count_nonzero(ids == self.vocabulary.unknown_id))
+        for batch in self._scored_batches(sentences):
+            tally.add(batch.scores, batch.log_z)
+            n_sentences += len(batch.sentences)
+            unknown += int(np.count_nonzero(batch.ids == self.vocabulary.unknown_id))
         if n_sentences == 0:
             raise NcelmError("there is no text to evaluate: perplexity needs at least one sentence")
         return tally.result(n_sentences, unknown)
@@ -165,15 +205,15 @@ class LanguageModel:
                 "the model was trained on, or the text itself with --file"
             )
 
-    def _scored_batches(
-        self, sentences: Iterable[Sentence]
-    ) -> Iterator[tuple[list[list[str]], np.ndarray, np.ndarray, np.ndarray]]:
-        """Batches of sentences, with id, s(w, h) and log Z(h) of every word and sentence end, one after another."""
+    def _scored_batches(self, sentences: Iterable[Sentence], normalised: bool = True) -> Iterator[_Batch]:
+        """Sentences in batches, with id, s(w, h) and log Z(h) of every word and sentence end, one after another."""
         iterator = iter(sentences)
         with Team(self.threads) as team:
             while batch := [self._words(sentence) for sentence in islice(iterator, BATCH_SENTENCES)]:
-                ids = np.concatenate([self._encode(words) for words in batch])
-                yield batch, ids, *self.model.score_positions(self._alone(ids), 0, ids.size, team)
+                ids, ends = self._encode(batch)
+                yield _Batch(
+                    batch, ids, ends, *self.model.score_positions(self._alone(ids), 0, ids.size, team, normalised)
+                )
 
     def _words(self, sentence: Sentence) -> list[str]:
         if isinstance(sentence, str):
@@ -183,9 +223,14 @@ class LanguageModel:
             raise NcelmError(f"a sentence is a string or a list of strings, not {str(sentence)[:40]}")
         return words
 
-    def _encode(self, words: list[str]) -> np.ndarray:
-        """Ids of the words and of the sentence end."""
-        return np.append(self.vocabulary.encode(words), self.vocabulary.end_id).astype(np.uint32)
+    def _encode(self, sentences: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids of all words and sentence ends, and where the ends are."""
+        ends = np.cumsum([len(words) + 1 for words in sentences]) - 1
+        ids = np.full(ends[-1] + 1, self.vocabulary.end_id, np.uint32)
+        is_word = np.ones(ids.size, np.bool_)
+        is_word[ends] = False
+        ids[is_word] = self.vocabulary.encode(list(chain.from_iterable(sentences)))
+        return ids, ends
 
     def _alone(self, ids: np.ndarray) -> kernels.Corpus:
         """Each sentence by itself: contexts end at its ends, and outside is padding, as at the start of a text."""

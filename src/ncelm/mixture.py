@@ -23,10 +23,10 @@ class Mixture:
         return seen.pop() if len(seen) == 1 else "both"
 
     def score_positions(
-        self, corpus: kernels.Corpus, first: int, last: int, team: Team
+        self, corpus: kernels.Corpus, first: int, last: int, team: Team, normalised: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         """log P(w|h) of the words at positions first..last; the normaliser of a mixture of distributions is 1."""
-        logs = log_probabilities(self.models, corpus, first, last, team)  # (models, n)
+        logs = log_probabilities(self.models, corpus, first, last, team, normalised)  # (models, n)
         with np.errstate(divide="ignore"):
             return np.logaddexp.reduce(logs + np.log(self.weights)[:, None], axis=0), np.zeros(last - first)
 
@@ -38,10 +38,15 @@ class Mixture:
 
 
 def log_probabilities(
-    models: tuple[WordModel, ...], corpus: kernels.Corpus, first: int, last: int, team: Team
+    models: tuple[WordModel, ...],
+    corpus: kernels.Corpus,
+    first: int,
+    last: int,
+    team: Team,
+    normalised: bool = True,
 ) -> np.ndarray:
     """log P_i(w|h) of each model, (models, last - first)."""
-    return np.stack([np.subtract(*model.score_positions(corpus, first, last, team)) for model in models])
+    return np.stack([np.subtract(*model.score_positions(corpus, first, last, team, normalised)) for model in models])
 
 
 def learn_weights(logs: np.ndarray, tolerance: float = 1e-7, most: int = 1000) -> np.ndarray:

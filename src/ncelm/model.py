@@ -136,13 +136,16 @@ class LogBilinear:
         return "both" if self.config.context else "after"
 
     def score_positions(
-        self, corpus: kernels.Corpus, first: int, last: int, team: Team
+        self, corpus: kernels.Corpus, first: int, last: int, team: Team, normalised: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """s(w, h) and log Z(h), each (last - first,), of the words at positions first..last of a text."""
-        scores, log_z = np.empty(last - first, np.float32), np.empty(last - first, np.float64)
+        """s(w, h) and log Z(h), each (last - first,), of the words at positions first..last of a text.
+
+        Unless `normalised`, Z is taken to be 1, as NCE trained it to be, and the vocabulary is not summed over.
+        """
+        scores, log_z = np.empty(last - first, np.float32), np.empty((last - first) * normalised, np.float64)
         corpus = corpus._replace(before=self.config.context)
         team.run(kernels.score_positions, 1, corpus, self.parameters(), first, last, scores, log_z)
-        return scores, log_z
+        return scores, log_z if normalised else np.zeros(last - first)
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
         """log P of every word, (V,), between these words of a sentence."""

@@ -60,7 +60,7 @@ class NGramModel:
         return ngram_kernels.Trie(self.order, *map(_frozen, arrays))
 
     def score_positions(
-        self, corpus: kernels.Corpus, first: int, last: int, team: Team
+        self, corpus: kernels.Corpus, first: int, last: int, team: Team, normalised: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         """log P(w|h) of the words at positions first..last, natural, and the logarithm of the normaliser: 0."""
         out = np.empty(last - first, np.float64)

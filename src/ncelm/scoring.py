@@ -21,11 +21,12 @@ class WordModel(Protocol):
         """Which words around the predicted one does it see? Where both, a sentence's score is not its probability."""
 
     def score_positions(
-        self, corpus: kernels.Corpus, first: int, last: int, team: Team
+        self, corpus: kernels.Corpus, first: int, last: int, team: Team, normalised: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores and log normalisers, each (last - first,), of the words at positions first..last of a text.
 
-        log P(w|h) is their difference. How much context it looks at is the model's own business.
+        log P(w|h) is their difference. How much context it looks at is the model's own business. Unless `normalised`,
+        normalisers that would have to be computed are taken to be 1.
         """
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:

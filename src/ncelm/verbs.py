@@ -4,13 +4,13 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
 from ncelm.errors import NcelmError
 from ncelm.export import VectorFormat, export_vectors
-from ncelm.language_model import LanguageModel, WordScore, load_scorer
+from ncelm.language_model import LanguageModel, SentenceScore, WordScore, load_scorer
 from ncelm.recipes import RECIPES
 from ncelm.run import open_store
 from ncelm.terminal import (
@@ -262,6 +262,13 @@ class Score:
     ] = Path("-")
     per_word: Annotated[bool, arg(help="Each word with its log-probability; unknown words are marked.")] = False
     no_end: Annotated[bool, arg(help="Leave the end of the sentence out; it counts as a word, as in KenLM.")] = False
+    unnormalised: Annotated[
+        bool,
+        arg(
+            help="Scores as they are, as if they summed to one: a thousand times as fast, and nearly the same after "
+            "training by nce. `ncelm evaluate` tells by how much they miss (log Z)."
+        ),
+    ] = False
     encoding: Annotated[str, arg(help="Of the text.")] = "utf-8"
     threads: Threads = None
     json: Json = False
@@ -276,23 +283,22 @@ class Score:
                 file=sys.stderr,
             )
         for lines in read_line_blocks(self.file, self.encoding, keep_blank=True):
-            for words in lm.full_scores_of(lines, end=not self.no_end):
-                print(self._line(words))
+            how = (lines, not self.no_end, not self.unnormalised)
+            answers = (
+                map(self._words, lm.full_scores_of(*how)) if self.per_word else map(self._total, lm.scores_of(*how))
+            )
+            sys.stdout.write("".join(f"{answer}\n" for answer in answers))
             sys.stdout.flush()  # whoever feeds a pipe line by line may be waiting
 
-    def _line(self, words: list[WordScore]) -> str:
+    def _total(self, sentence: SentenceScore) -> str:
+        return json.dumps(vars(sentence), allow_nan=False) if self.json else f"{sentence.log_probability:.6f}"
+
+    def _words(self, words: list[WordScore]) -> str:
         total = sum(word.log_probability for word in words)
         if self.json:
-            answer: dict[str, Any] = {
-                "log_probability": total,
-                "tokens": len(words),
-                "unknown": sum(word.unknown for word in words),
-            }
-            if self.per_word:
-                answer["words"] = [vars(word) for word in words]
-            return json.dumps(answer, allow_nan=False)
-        if not self.per_word:
-            return f"{total:.6f}"
+            unknown = sum(word.unknown for word in words)
+            sentence = vars(SentenceScore(total, len(words), unknown))
+            return json.dumps(sentence | {"words": [vars(word) for word in words]}, allow_nan=False)
         each = (f"{word.word} {word.log_probability:.4f}{' <unk>' if word.unknown else ''}" for word in words)
         return "\t".join([*each, f"total {total:.6f}"])
 

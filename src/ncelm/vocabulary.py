@@ -7,6 +7,7 @@ predicted, so it has only a context id, the one after the last word.
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -113,7 +114,7 @@ class Vocabulary:
         that is not in the vocabulary.
         """
         ids = self._ids
-        found = np.fromiter((ids.get(word, 0) for word in words), dtype=np.int64, count=len(words))  # (n,)
+        found = np.fromiter(map(ids.get, words, repeat(self.unknown_id)), dtype=np.int64, count=len(words))  # (n,)
         found[found == self.end_id] = self.unknown_id
         return found
 
