@@ -71,11 +71,10 @@ def test_another_seed_gives_another_model(store, tmp_path):
     assert model_bytes(tmp_path / "0") != model_bytes(tmp_path / "1")
 
 
-def test_adagrad_that_starts_from_large_sums_of_squares_is_plain_descent(store, tmp_path, monkeypatch):
+def test_adagrad_that_starts_from_large_sums_of_squares_is_plain_descent(store, tmp_path):
     """Its limiting case: rate/√(start + Σg²) → rate/√start."""
-    monkeypatch.setattr("ncelm.training.ADAGRAD_WARM_UP", 1)
     train(store, tmp_path / "plain", optimizer="sgd", learning_rate=0.01, epochs=1, **SMALL)
-    train(store, tmp_path / "adagrad", learning_rate=10.0, adagrad_start=1e6, epochs=1, **SMALL)
+    train(store, tmp_path / "adagrad", learning_rate=10.0, adagrad_start=1e6, warm_up=1, epochs=1, **SMALL)
     plain, adagrad = (load_file(tmp_path / name / run.MODEL) for name in ("plain", "adagrad"))
     for name, values in plain.items():
         np.testing.assert_allclose(adagrad[name], values, atol=1e-3)
@@ -447,7 +446,7 @@ def test_halving_needs_a_validation_split(tmp_path):
     [
         ("noise_samples", 0), ("epochs", 0), ("batch_size", 0), ("learning_rate", 0.0), ("learning_rate", float("nan")),
         ("seed", -1), ("penalty", -1.0), ("dim", 0), ("context", -1), ("context", 0), ("patience", 0), ("spread", -0.1),
-        ("adagrad_start", -1.0),
+        ("adagrad_start", -1.0), ("warm_up", 0),
         ("dim", 3.0), ("batch_size", 10.5), ("shared_tables", "no"), ("learning_rate", 1e300), ("noise_power", 1000.0),
         ("estimator", "is"), ("noise", "trigram"), ("dropout", 1.0), ("bigram_smoothing", 0.0),
         ("member", "cube"), ("constants", "free"), ("max_samples", 0),

@@ -59,10 +59,13 @@ def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainCo
         model=ModelConfig(context=context, context_after=context_after, dim=dim, matrices="diagonal"),
         shared_noise=True,
         noise_samples=1000,
-        learning_rate=0.25 if dim <= 100 else 0.2 if dim <= 200 else 0.15,  # the more numbers, the smaller their steps
+        # the more numbers in a vector, the smaller their gradients and the steps that they can stand
+        learning_rate=round(3.0 / dim**0.5, 3),
+        adagrad_start=round(100.0 / dim, 3),  # without it words that were seen five times are learned by heart
+        warm_up=100,
         matrix_rate=1.0,
         spread=0.02,
-        epochs=4 if dim <= 200 else 5,
+        epochs=3,
     )
 
 

@@ -33,7 +33,6 @@ Constants = Literal["fixed", "learned"]
 Optimizer = Literal["sgd", "adagrad"]
 Schedule = Literal["linear", "halve"]
 
-ADAGRAD_WARM_UP = 20  # updates until Adagrad's rate is in force
 WEIGHTS_PER_EPOCH = 20  # how often importance weights are written down, and their model looked at
 PROBED_WORDS = 2000  # so many words of the validation text show whether a model has gone astray
 
@@ -70,6 +69,8 @@ class TrainConfig:
     """Plain stochastic gradient descent, or Adagrad, which needs fewer epochs."""
     adagrad_start: float = 0.0
     """Adagrad's sums of squares start at this: the more, the smaller the first steps of rare words."""
+    warm_up: int = 20
+    """Adagrad: updates in which the rate rises to what it is. The higher the rate, the more should they be."""
     learning_rate: float = 0.1
     """Step size for word vectors and biases; gradients are summed over a minibatch."""
     matrix_rate: float = 0.1
@@ -108,12 +109,13 @@ class TrainConfig:
         }
         for name, kind in choices.items():
             check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
-        for name in ("noise_samples", "max_samples", "epochs", "batch_size", "patience", "seed"):
+        for name in ("noise_samples", "max_samples", "epochs", "batch_size", "patience", "seed", "warm_up"):
             check(name, type(getattr(self, name)) is int, "a whole number")
         check("noise_samples", 1 <= self.noise_samples <= 100_000, "a number from 1 to 100,000")
         check("epochs", 1 <= self.epochs <= 1_000_000, "a number from 1 to 1,000,000")
         check("batch_size", 1 <= self.batch_size <= 1_000_000, "a number from 1 to 1,000,000")
         check("patience", self.patience >= 1, "at least 1")
+        check("warm_up", 1 <= self.warm_up <= 1_000_000_000, "a number from 1 to 10⁹")
         check("seed", 0 <= self.seed < 2**63, "a number from 0 to 2⁶³ − 1")
         for name in ("learning_rate", "spread"):
             check(name, 0 < getattr(self, name) <= 1e6, "a positive number, at most 1e6")
@@ -474,7 +476,7 @@ class _Training:
         if self.config.optimizer == "adagrad":
             # Adagrad's first steps are as long as its rate, in every coordinate at once, whatever the gradient:
             # taken in full they throw a small model off.
-            rates *= np.minimum((steps_done + 1) / ADAGRAD_WARM_UP, 1.0)
+            rates *= np.minimum((steps_done + 1) / self.config.warm_up, 1.0)
         return rates
 
     def _end_epoch(self, team: Team) -> None:
