@@ -31,7 +31,7 @@ lint: env
 bench: env
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check torch==2.13.0
 	@test -n "$(STORE)" || test -d demo/store || $(MAKE) demo
-	$(BIN)/python benchmarks/words_per_second.py $(or $(STORE),demo/store)
+	$(BIN)/python benchmarks/rivals.py $(or $(STORE),demo/store)
 
 clean:
 	rm -rf .venv demo
