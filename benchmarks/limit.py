@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from common import fresh_engine, made_up_store, stamp
 from ncelm import kernels
 from ncelm.corpus import TokenStore
 from ncelm.engine import Engine
 from ncelm.machine import surroundings
-from ncelm.model import LogBilinear, ModelConfig
+from ncelm.model import ModelConfig
 from ncelm.noise import Noise
-from ncelm.preparing import prepare
 from ncelm.threads import Team
 from ncelm.training import TrainConfig
 
@@ -176,26 +176,6 @@ def tasks() -> list[TaskKind]:
         ),
         TaskKind("(c) exact maximum likelihood at (a)", full.with_changes(estimator="ml"), 10_000, "ptb"),
     ]
-
-
-def made_up_store(folder: Path, vocabulary: int, words: int = 1_000_000) -> TokenStore:
-    """A text with the word frequencies of Zipf's law, every word at least once."""
-    rng = np.random.default_rng(0)
-    shares = 1.0 / np.arange(1, vocabulary - 1)
-    ids = np.concatenate([rng.choice(shares.size, words, p=shares / shares.sum()), np.arange(shares.size)])
-    with (folder / "text").open("w") as file:
-        for first in range(0, ids.size, 20):
-            file.write(" ".join(f"w{i}" for i in ids[first : first + 20].tolist()) + "\n")
-    return prepare(train=folder / "text", out=folder / "store", boundary="sentence")
-
-
-def engine_of(task: TaskKind, store: TokenStore, team: Team) -> Engine:
-    """What `ncelm train` runs."""
-    config, noise = task.config, Noise.from_counts(store.vocabulary.counts)
-    model = LogBilinear.initialise(config.model, noise.probabilities, 0, 0.1)
-    squares = kernels.Parameters(*(np.zeros((0, *a.shape[1:]), np.float32) for a in model.parameters()))
-    sizes = config.sizes(len(store.vocabulary), store.split("train").tokens)
-    return Engine(model, squares, noise, store, sizes, config.method, 0, 0.0, team)
 
 
 def words_per_second(engines: list[Engine], rounds: int = 5) -> list[list[float]]:
@@ -374,7 +354,7 @@ def measure(stores: dict[str, Path | None], clock: Clock, folder: Path) -> dict[
             (folder / task.text).mkdir()
             made[task.text] = TokenStore.open(path) if path else made_up_store(folder / task.text, task.vocabulary)
         with Team(1) as one, Team(2) as two:
-            engines = [engine_of(task, made[task.text], team) for team in (one, two)]
+            engines = [fresh_engine(task.config, made[task.text], team) for team in (one, two)]
             speeds = words_per_second(engines)
             batch = engines[0].sizes.batch
             found: dict[str, Any] = {
@@ -419,9 +399,7 @@ def table(answer: dict[str, Any]) -> str:
         )
         one, two = task["words_per_second"]
         lines += ["", f"{one:,.0f} words/s, two threads {two:,.0f}: **{task['two_threads_over_one']:.2f}** times."]
-    libraries = ", ".join(f"{name} {number}" for name, number in answer["versions"].items())
-    lines += ["", f"{answer['date'][:10]}, {answer['cpu']}, {answer['cores']} cores; {libraries}; {answer['commit']}"]
-    return "\n".join(line for line in lines)
+    return "\n".join([*lines, "", stamp(answer)])
 
 
 def main() -> int:

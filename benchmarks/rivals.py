@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import chisquare
 
-from ncelm import kernels
+from common import fresh_engine, say, stamp
 from ncelm.corpus import TokenStore, contexts_and_targets
-from ncelm.engine import Engine
 from ncelm.errors import NcelmError
 from ncelm.machine import surroundings
 from ncelm.model import LogBilinear
@@ -60,12 +59,8 @@ class Ours:
         config = CONFIGS[task.work]
         arrays = {name: array.copy() for name, array in task.parameters.items()}
         self.model = LogBilinear.from_arrays(config.model, arrays)
-        adagrad, start = task.adagrad_start is not None, np.float32(task.adagrad_start or 0.0)
-        squares = [np.full((len(a) * adagrad, *a.shape[1:]), start) for a in self.model.parameters()]
-        sizes = config.sizes(len(task.store.vocabulary), task.store.split("train").tokens)
-        self.engine = Engine(
-            self.model, kernels.Parameters(*squares), task.noise, task.store, sizes, config.method, 0, 0.0, team
-        )
+        config = config.with_changes(adagrad_start=task.adagrad_start or 0.0)
+        self.engine = fresh_engine(config, task.store, team, self.model)
         self.task, self.epoch, self.step = task, 0, 0
         self.way = f"{team.threads} threads"
 
@@ -323,16 +318,8 @@ def table(result: dict[str, Any]) -> str:
             ways = answer[f"threads_{threads}"]["ways"].items()
             lines.append(f"Fastest with {threads}: " + "; ".join(f"{name}: {way}" for name, way in ways) + ".")
         lines.append("")
-    libraries = ", ".join(f"{name} {number}" for name, number in result["versions"].items())
-    lines.append(
-        f"{result['date'][:10]}, {result['cpu']}, {result['cores']} cores; {libraries}; commit {result['commit']}"
-    )
+    lines.append(stamp(result))
     return "\n".join(lines)
-
-
-def say(message: str) -> None:
-    """Progress, for whoever waits."""
-    print(message, file=sys.stderr, flush=True)
 
 
 def main() -> int:

@@ -1,0 +1,49 @@
+"""What several benchmarks need: training without files, a text made up, and where and when a figure was taken."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ncelm import kernels
+from ncelm.corpus import TokenStore
+from ncelm.engine import Engine
+from ncelm.model import LogBilinear
+from ncelm.noise import Noise
+from ncelm.preparing import prepare
+from ncelm.threads import Team
+from ncelm.training import TrainConfig
+
+
+def fresh_engine(config: TrainConfig, store: TokenStore, team: Team, model: LogBilinear | None = None) -> Engine:
+    """What `ncelm train` runs, without files and validation, from this model or from a start at random."""
+    noise = Noise.from_counts(store.vocabulary.counts, config.noise)
+    model = model or LogBilinear.initialise(config.model, noise.probabilities, 0, config.spread)
+    rows = config.optimizer == "adagrad"
+    squares = [np.full((len(a) * rows, *a.shape[1:]), np.float32(config.adagrad_start)) for a in model.parameters()]
+    sizes = config.sizes(len(store.vocabulary), store.split("train").tokens)
+    return Engine(model, kernels.Parameters(*squares), noise, store, sizes, config.method, 0, 0.0, team)
+
+
+def made_up_store(folder: Path, vocabulary: int, words: int = 1_000_000) -> TokenStore:
+    """A text with the word frequencies of Zipf's law, every word at least once."""
+    rng = np.random.default_rng(0)
+    shares = 1.0 / np.arange(1, vocabulary - 1)
+    ids = np.concatenate([rng.choice(shares.size, words, p=shares / shares.sum()), np.arange(shares.size)])
+    with (folder / "text").open("w") as file:
+        for first in range(0, ids.size, 20):
+            file.write(" ".join(f"w{i}" for i in ids[first : first + 20].tolist()) + "\n")
+    return prepare(train=folder / "text", out=folder / "store", boundary="sentence")
+
+
+def stamp(answer: dict[str, Any]) -> str:
+    """When, where and with what, in one line, of an answer that has `surroundings` in it."""
+    libraries = ", ".join(f"{name} {number}" for name, number in answer["versions"].items())
+    commit = (answer["commit"] or "unknown")[:12]
+    return f"{answer['date'][:10]}, {answer['cores']} cores of {answer['cpu']}, commit {commit}; {libraries}."
+
+
+def say(message: str) -> None:
+    """Progress, for whoever waits."""
+    print(message, file=sys.stderr, flush=True)

@@ -1,0 +1,150 @@
+"""How words/s and memory grow with vocabulary, dimensions, noise words, context, threads and corpus.
+
+    python benchmarks/growth.py --out FOLDER [--only vocabulary dim …]
+
+Each point trains in a process of its own on a made-up text with the word frequencies of Zipf's law; all quantities but
+one stay as they are in MIDDLE below. Writes FOLDER/growth.json, growth.md and growth.png. Memory is what the process
+holds for itself: pages of the token store, which is mapped from disk, come and go.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common import fresh_engine, made_up_store, say, stamp
+from ncelm.corpus import TokenStore
+from ncelm.machine import surroundings
+from ncelm.model import ModelConfig
+from ncelm.threads import Team
+from ncelm.training import TrainConfig
+
+MIDDLE = {"vocabulary": 10_000, "dim": 100, "noise_words": 25, "context": 5, "threads": 1, "words": 1_000_000}
+VALUES: dict[str, tuple[int, ...]] = {
+    "vocabulary": (10_000, 30_000, 100_000, 300_000, 1_000_000),
+    "dim": (50, 100, 200, 300, 500, 1000),
+    "noise_words": (1, 5, 25, 100, 300, 1000),
+    "context": (1, 2, 5, 10, 20),
+    "threads": (1, 2),
+    "words": (1_000_000, 3_000_000, 10_000_000, 30_000_000),
+}
+ROUNDS = 5
+
+
+def measure(point: dict[str, int], path: Path) -> dict[str, float]:
+    """Words/s and memory of one point, in this process."""
+    store = TokenStore.open(path)
+    config = TrainConfig(
+        model=ModelConfig(context=point["context"], dim=point["dim"], matrices="diagonal"),
+        noise_samples=point["noise_words"],
+        optimizer="sgd",
+    )
+    with Team(point["threads"]) as team:
+        engine = fresh_engine(config, store, team)
+        n, speeds = engine.sizes.planned, []
+        rates = np.full(n, 1e-4)
+        for number in range(ROUNDS + 1):
+            began, steps = time.perf_counter(), 0
+            while time.perf_counter() < began + 0.5:
+                engine.run(0, (number * n) % max(1, engine.steps_per_epoch - n), rates, rates)
+                steps += n
+            speeds.append(steps * engine.sizes.batch / (time.perf_counter() - began))
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return {"words_per_second": statistics.median(speeds[1:]), "memory_bytes": int(status["RssAnon"].split()[0]) * 1024}
+
+
+def all_points(only: list[str]) -> list[dict[str, Any]]:
+    """Every point that is asked for, measured in a process of its own."""
+    answers = []
+    with tempfile.TemporaryDirectory() as folder:
+        stores: dict[tuple[int, int], Path] = {}
+        for quantity in only:
+            for value in VALUES[quantity]:
+                point = MIDDLE | {quantity: value}
+                text = point["vocabulary"], point["words"]
+                if text not in stores:
+                    place = Path(folder, "-".join(map(str, text)))
+                    place.mkdir()
+                    stores[text] = made_up_store(place, *text).path
+                command = [sys.executable, __file__, "--point", json.dumps(point), "--store", str(stores[text])]
+                answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+                answers.append({"quantity": quantity, "value": value, **answer})
+                say(f"{quantity} {value:,}: {answer['words_per_second']:,.0f} words/s")
+    return answers
+
+
+def markdown(answer: dict[str, Any]) -> str:
+    """The result for people."""
+    middle = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in MIDDLE.items())
+    lines = [
+        "# Growth",
+        "",
+        f"`{answer['command']}`. {stamp(answer)}",
+        f"Diagonal matrices, noise words of each word's own, plain SGD; where nothing else is said: {middle}.",
+        "",
+        "| | | words/s | memory, MB |",
+        "|---|---|---|---|",
+    ]
+    for each in answer["points"]:
+        name = each["quantity"].replace("_", " ")
+        lines.append(
+            f"| {name} | {each['value']:,} | {each['words_per_second']:,.0f} | {each['memory_bytes'] / 1e6:,.0f} |"
+        )
+    return "\n".join([*lines, "", "![words/s and memory](growth.png)", ""])
+
+
+def draw(path: Path, points: list[dict[str, Any]]) -> None:
+    """A small picture for each quantity."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        say("matplotlib is not installed, so there is no picture: pip install matplotlib")
+        return
+    quantities = list(dict.fromkeys(each["quantity"] for each in points))
+    figure = Figure(figsize=(4.0 * len(quantities), 6.0), layout="constrained")
+    grid = figure.subplots(2, len(quantities), squeeze=False)
+    for column, quantity in enumerate(quantities):
+        chosen = [each for each in points if each["quantity"] == quantity]
+        values = [each["value"] for each in chosen]
+        for row, (key, label) in enumerate((("words_per_second", "words/s"), ("memory_bytes", "bytes of memory"))):
+            axes = grid[row][column]
+            axes.plot(values, [each[key] for each in chosen], marker="o")
+            axes.set(xscale="log", xlabel=quantity.replace("_", " "), ylabel=label)
+            axes.set_ylim(bottom=0)
+            axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=100)
+
+
+def main() -> int:
+    """Read the command line and measure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--out", type=Path, help="a folder for the answer")
+    parser.add_argument("--only", nargs="+", choices=VALUES, default=list(VALUES), help="some of the quantities (all)")
+    parser.add_argument("--point", help=argparse.SUPPRESS)  # one point, in this process
+    parser.add_argument("--store", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.point:
+        print(json.dumps(measure(json.loads(options.point), options.store)))
+        return 0
+    if not options.out:
+        parser.error("--out is missing: name a folder for the answer")
+    points = all_points(options.only)
+    command = "python benchmarks/growth.py --only " + " ".join(options.only)
+    answer = {"command": command, "points": points, **surroundings("ncelm", "numpy", "numba")}
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "growth.json").write_text(json.dumps(answer, indent=1) + "\n")
+    (options.out / "growth.md").write_text(markdown(answer))
+    draw(options.out / "growth.png", points)
+    print(markdown(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
