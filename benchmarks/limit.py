@@ -247,7 +247,7 @@ def our_phases(engine: Engine, clock: Clock) -> dict[str, float]:
     gradient, weights = np.empty(d, np.float32), np.empty(plan.target_order.shape[1], np.float32)
     used = np.empty(plan.target_order.shape[1], np.int32)
     nothing = np.zeros(engine.sizes.planned, np.float32)
-    rates = kernels.Rates(nothing, nothing, np.float32(0.0))
+    rates = kernels.Rates(nothing, nothing, engine.penalties)
     positions = 0 if diagonal else c * -(-batch // kernels.POSITION_BLOCK)
     groups, targets = -(-int(plan.context_groups[0]) // block), -(-int(plan.target_groups[0]) // block)
     seed = np.uint64(0)

@@ -55,8 +55,9 @@ def engine_for(store, config, team):
             np.full(contexts if config.optimizer == "adagrad" else 0, start),
         )
     engine = Engine(
-        model, parameters, noise, store, sizes, config.method, config.seed, config.penalty, team, constants, numbers
-    )
+        model, parameters, noise, store, sizes, config.method, config.seed, config.penalty, team, constants, numbers,
+        config.prior,
+    )  # fmt: skip
     return engine, model, squares, noise
 
 
@@ -80,7 +81,7 @@ def reference_example(config, scores, words, noise, c):
     return ref.eq13_objective(scores, target, samples, noise, c), ref.eq13_gradient(scores, target, samples, noise, c)
 
 
-def reference_step(model, squares, noise, config, contexts, words, constants, masks):
+def reference_step(model, squares, noise, config, contexts, words, constants, masks, penalties):
     """One update by the book: gradients summed over the minibatch, then SGD or Adagrad. Also the loss, and dJ/dc_h."""
     arrays = {name: a.astype(np.float64) for name, a in model.arrays().items()}
     full = dict(arrays)
@@ -97,6 +98,7 @@ def reference_step(model, squares, noise, config, contexts, words, constants, ma
 
     def update(name, gradient, rows, rate, penalty):
         values = arrays[name]
+        penalty = penalty[rows, None] if np.ndim(penalty) else penalty  # a number for each row, or one for all
         gradient = gradient[rows] - penalty * values[rows]
         if config.optimizer == "sgd":
             values[rows] += rate * gradient
@@ -109,11 +111,11 @@ def reference_step(model, squares, noise, config, contexts, words, constants, ma
     targets = np.arange(size) if config.estimator == "ml" else np.unique(words)
     update("biases", gradients["biases"], targets, TABLE_RATE, 0.0)
     update("matrices", gradients["matrices"], slice(None), MATRIX_RATE, config.penalty)
-    update("context_vectors", gradients["context_vectors"], np.unique(contexts), TABLE_RATE, config.penalty)
+    update("context_vectors", gradients["context_vectors"], np.unique(contexts), TABLE_RATE, penalties[0])
     # shared tables: the roles of a word are updated one after the other, first as context
     table = "context_vectors" if config.model.shared_tables else "target_vectors"
     padded = np.vstack([gradients["target_vectors"], np.zeros((1, config.model.dim))])
-    update(table, padded, targets, TABLE_RATE, config.penalty)
+    update(table, padded, targets, TABLE_RATE, penalties[1])
     return arrays, -sum(objective for objective, _ in examples), dJ_ds.sum(axis=1)
 
 
@@ -141,7 +143,7 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
 @pytest.mark.parametrize(("boundary", "after"), [("stream", 0), ("sentence", 2)])
 def test_one_update_agrees_with_the_reference(stores, case, boundary, after):
-    config = TrainConfig(batch_size=70, noise_samples=4, penalty=0.01).with_changes(
+    config = TrainConfig(batch_size=70, noise_samples=4, penalty=0.01, prior=0.2).with_changes(
         context=2, context_after=after, dim=5, **case
     )
     store = stores[boundary]
@@ -161,7 +163,7 @@ def test_one_update_agrees_with_the_reference(stores, case, boundary, after):
     masks = np.where(engine.work.predicted == 0, 0.0, 1 / (1 - config.dropout)) if config.dropout else np.ones((70, 5))
     old_squares = {n: np.full_like(a, 0.01) for n, a in before.items()}
     expected, loss, by_constant = reference_step(
-        untouched, old_squares, noise, config, contexts, words, constants, masks
+        untouched, old_squares, noise, config, contexts, words, constants, masks, engine.penalties[1:]
     )
     for name, array in model.arrays().items():
         np.testing.assert_allclose(array, expected[name], atol=5e-6, err_msg=name)
@@ -308,3 +310,26 @@ def test_small_matrix_products(rows, depth, columns, transposed):
     np.testing.assert_allclose(padded[1:-1], (a.T if transposed else a).astype(np.float64) @ b, atol=1e-4)
     assert (padded[0] == 7.0).all()
     assert (padded[-1] == 7.0).all()
+
+
+@pytest.mark.parametrize("options", [{}, {"shared_noise": True, "noise_samples": 50}, {"estimator": "ml"}])
+def test_a_prior_is_shared_out_over_the_minibatches_that_touch_a_word(stores, options):
+    """Over an epoch what is taken from a row adds up to the prior, whether its word is rare or frequent."""
+    config = TrainConfig(batch_size=20, noise_samples=2, prior=1.0).with_changes(context=2, dim=4, **options)
+    with Team(1) as team:
+        engine, *_ = engine_for(stores["stream"], config, team)
+        _, contexts, targets = (np.asarray(each, np.float64) for each in engine.penalties)
+        taken = np.zeros_like(contexts), np.zeros_like(targets)
+        for epoch in range(3):
+            for first in range(0, engine.steps_per_epoch, engine.sizes.planned):
+                n = min(engine.sizes.planned, engine.steps_per_epoch - first)
+                engine.run(epoch, first, np.zeros(n), np.zeros(n))
+                for row in range(n):
+                    plan, size = engine.plan, int(engine.plan.sizes[row])
+                    seen = np.unique(plan.contexts[row, :size])
+                    words = plan.words[row, : size + int(plan.distinct[row])]
+                    touched = np.arange(targets.size) if config.estimator == "ml" else np.unique(words)
+                    taken[0][seen] += contexts[seen] / 3
+                    taken[1][touched] += targets[touched] / 3
+    for each in (taken[0][:-1], taken[1]):
+        assert each[stores["stream"].vocabulary.counts > 0].mean() == pytest.approx(1.0, abs=0.1)

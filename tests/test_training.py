@@ -446,7 +446,7 @@ def test_halving_needs_a_validation_split(tmp_path):
     [
         ("noise_samples", 0), ("epochs", 0), ("batch_size", 0), ("learning_rate", 0.0), ("learning_rate", float("nan")),
         ("seed", -1), ("penalty", -1.0), ("dim", 0), ("context", -1), ("context", 0), ("patience", 0), ("spread", -0.1),
-        ("adagrad_start", -1.0), ("warm_up", 0),
+        ("adagrad_start", -1.0), ("warm_up", 0), ("prior", -1.0),
         ("dim", 3.0), ("batch_size", 10.5), ("shared_tables", "no"), ("learning_rate", 1e300), ("noise_power", 1000.0),
         ("estimator", "is"), ("noise", "trigram"), ("dropout", 1.0), ("bigram_smoothing", 0.0),
         ("member", "cube"), ("constants", "free"), ("max_samples", 0),

@@ -141,11 +141,15 @@ class Engine:
         team: Team,
         constants: kernels.Constants = NO_CONSTANTS,
         context_numbers: np.ndarray = NO_NUMBERS,
+        prior: float = 0.0,
     ) -> None:
-        self.sizes, self.method, self.seed, self.penalty, self.team = sizes, method, seed, penalty, team
+        self.sizes, self.method, self.seed, self.team = sizes, method, seed, team
         self.corpus = corpus_view(store.split("train"), store, model.config.context, context_numbers)
         self.parameters, self.squares, self.constants = model.parameters(), squares, constants
         self.noise = noise.table(sizes.shared_samples or max(sizes.samples - 1, 1))
+        touches = _touches(store.vocabulary.counts, noise.probabilities, sizes)
+        contexts, targets = ((penalty + prior / each).astype(np.float32) for each in touches)
+        self.penalties = kernels.Penalties(np.float32(penalty), contexts, targets)
         self.plan, self.work = _plan(sizes), _work(sizes)
         self.steps_run = 0  # in the last call
         self.kernel: Any = kernels.sampled_steps
@@ -204,9 +208,25 @@ class Engine:
             self.squares,
             self.constants,
             self.work,
-            kernels.Rates(table_rates.astype(np.float32), matrix_rates.astype(np.float32), np.float32(self.penalty)),
+            kernels.Rates(table_rates.astype(np.float32), matrix_rates.astype(np.float32), self.penalties),
             self.sizes.shared,
         )
+
+
+def _touches(counts: np.ndarray, noise: np.ndarray, sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
+    """In about how many minibatches of an epoch each context row, (V + 1,), and each target row, (V,), is updated."""
+    tokens = max(int(counts.sum()), 1)
+    steps, frequency = max(tokens / sizes.batch, 1.0), np.clip(counts / tokens, 1.0 / tokens, 0.5)
+
+    def seen(log_missed: np.ndarray) -> np.ndarray:
+        return steps * -np.expm1(log_missed)
+
+    noise_draws = sizes.shared_samples or sizes.batch * (sizes.samples - 1)
+    missed = sizes.batch * np.log1p(-frequency)
+    targets = seen(missed + noise_draws * np.log1p(-np.minimum(noise, 0.5)))
+    # what lies outside the sentence is in every minibatch, and so is every word for exact maximum likelihood
+    contexts = np.append(seen(sizes.positions * missed), steps)
+    return contexts, np.full(counts.size, steps) if sizes.exact else targets
 
 
 def _plan(sizes: Sizes) -> kernels.Plan:

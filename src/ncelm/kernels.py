@@ -668,12 +668,20 @@ class Work(NamedTuple):
     noise_bias_gradients: np.ndarray  # … and dJ/db_w, (K,)
 
 
+class Penalties(NamedTuple):
+    """λ: in each update λ·row is taken from the gradient of the row."""
+
+    matrices: np.float32
+    contexts: np.ndarray  # (V + 1,) float32
+    targets: np.ndarray  # (V,) float32
+
+
 class Rates(NamedTuple):
     """How far an update goes. One entry for each minibatch."""
 
     table: np.ndarray  # (G,) float32: word vectors, biases and learned constants
     matrix: np.ndarray  # (G,) float32: context matrices
-    penalty: np.float32  # λ: λ·row is taken from the gradient of each touched row
+    penalties: Penalties
 
 
 @compiled
@@ -689,6 +697,18 @@ def _update_row(table, squares, index, gradient, rate, penalty):
             g = gradient[t] - penalty * values[t]
             sums[t] += g * g
             values[t] += rate * g / (np.sqrt(sums[t]) + np.float32(1e-8))
+
+
+@compiled
+def _update_context(word, gradient, row, theta, squares, rates):
+    penalty = rates.penalties.contexts[word]
+    _update_row(theta.context_vectors, squares.context_vectors, word, gradient, rates.table[row], penalty)
+
+
+@compiled
+def _update_target(word, gradient, row, theta, squares, rates):
+    penalty = rates.penalties.targets[word]
+    _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], penalty)
 
 
 @compiled
@@ -757,9 +777,7 @@ def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, s
             if shared:
                 work.context_gradients[g] = gradient
             else:
-                _update_row(
-                    theta.context_vectors, squares.context_vectors, word, gradient, rates.table[row], rates.penalty
-                )
+                _update_context(word, gradient, row, theta, squares, rates)
 
 
 @compiled
@@ -776,7 +794,7 @@ def _update_matrices(matrices, i, row, plan, squares, work, rates):
         for t in range(gradient.size):
             gradient[t] += parts[block, i, t]
     flat, flat_squares = matrices.reshape(c, -1), squares.matrices.reshape(squares.matrices.shape[0], gradient.size)
-    _update_row(flat, flat_squares, i, gradient, rates.matrix[row], rates.penalty)
+    _update_row(flat, flat_squares, i, gradient, rates.matrix[row], rates.penalties.matrices)
     _transpose(matrices, i, work)
 
 
@@ -804,7 +822,7 @@ def _update_contexts(matrices, item, row, plan, theta, squares, work, rates, gra
                     gradient[t] += part[t]
         else:
             gradient[:] = work.context_gradients[g]
-        _update_row(theta.context_vectors, squares.context_vectors, word, gradient, rates.table[row], rates.penalty)
+        _update_context(word, gradient, row, theta, squares, rates)
 
 
 @compiled
@@ -1031,7 +1049,7 @@ def _sampled_targets(item, row, plan, method, theta, squares, work, rates, share
         if shared:
             work.target_gradients[g] = gradient
         else:
-            _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], rates.penalty)
+            _update_target(word, gradient, row, theta, squares, rates)
 
 
 PHASES = 5  # of a minibatch; planning, for all minibatches of a call, comes before them as phase 0
@@ -1110,7 +1128,7 @@ def _shared_table_phase(threads, sync, phase, row, plan, theta, squares, work, r
         for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, groups)):
             word = plan.target_words[row, g] if by_group else g
             gradient = work.target_gradients[g]
-            _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], rates.penalty)
+            _update_target(word, gradient, row, theta, squares, rates)
         item = _take_item(sync, phase)
     _wait_for_all(sync, phase, threads)
 
@@ -1279,7 +1297,7 @@ def _shared_noise_targets(item, row, plan, theta, squares, work, rates, shared, 
         if shared:
             work.target_gradients[g] = gradient
         else:
-            _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], rates.penalty)
+            _update_target(word, gradient, row, theta, squares, rates)
 
 
 @compiled
@@ -1418,7 +1436,7 @@ def _ml_targets(item, row, plan, theta, squares, work, rates, shared, part):
         if shared:
             work.target_gradients[w] = part[w - v0]
         else:
-            _update_row(theta.target_vectors, squares.target_vectors, w, part[w - v0], rates.table[row], rates.penalty)
+            _update_target(w, part[w - v0], row, theta, squares, rates)
 
 
 @compiled

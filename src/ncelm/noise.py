@@ -113,6 +113,11 @@ class BigramNoise:
         unigram = Noise.from_counts(store.vocabulary.counts)
         return cls(unigram, smoothing, (pairs % size).astype(np.int32), offsets.astype(np.int64))
 
+    @property
+    def probabilities(self) -> np.ndarray:
+        """Over the whole text words are drawn about as often as they occur, (V,)."""
+        return self.unigram.probabilities
+
     def log_probabilities(self, before: int) -> np.ndarray:
         """log Pn(w | before) of every word, (V,) float64."""
         followers = self.followers[self.offsets[before] : self.offsets[before + 1]]

@@ -87,6 +87,8 @@ class TrainConfig:
     """Words of text in one minibatch."""
     penalty: float = 0.0
     """Weight penalty λ: λ times a row is taken from its gradient whenever the row is updated."""
+    prior: float = 0.0
+    """The same, shared out over an epoch: what one update takes is the less, the more often its word is updated."""
     dropout: float = 0.0
     """Each number of a predicted vector is left out with this probability, in training only."""
     spread: float = 0.1
@@ -119,7 +121,7 @@ class TrainConfig:
         check("seed", 0 <= self.seed < 2**63, "a number from 0 to 2⁶³ − 1")
         for name in ("learning_rate", "spread"):
             check(name, 0 < getattr(self, name) <= 1e6, "a positive number, at most 1e6")
-        for name in ("matrix_rate", "penalty", "min_improvement", "adagrad_start"):
+        for name in ("matrix_rate", "penalty", "prior", "min_improvement", "adagrad_start"):
             check(name, 0 <= getattr(self, name) <= 1e6, "a number from 0 to 1e6")
         check("noise_power", 0 <= self.noise_power <= 10, "a number from 0 to 10")
         check("bigram_smoothing", 0 < self.bigram_smoothing <= 1e6, "a positive number, at most 1e6")
@@ -424,6 +426,7 @@ class _Training:
                 team,
                 self.constants,
                 self.context_numbers,
+                self.config.prior,
             )
             self._train(engine, team)
         return self._last_record()
