@@ -278,8 +278,8 @@ def test_grouping_by_word(size):
 
 
 @njit  # not cached: a cache would not notice changes of the kernel
-def add_rows(weights, table, rows, out):
-    kernels._add_rows(weights, table, rows, out)
+def add_rows(weights, table, rows, out, onto):
+    kernels._add_rows(weights, table, rows, out, onto)
 
 
 @pytest.mark.parametrize("d", [1, 3, 4, 7, 8, 31, 32, 33, 44, 100, 128, 301])
@@ -288,9 +288,27 @@ def test_weighted_sums_of_rows(d, n):
     random = np.random.default_rng(0)
     table = random.normal(size=(50, d)).astype(np.float32)
     weights, rows = random.normal(size=n).astype(np.float32), random.integers(50, size=n).astype(np.int32)
-    padded = np.full(d + 2, 7.0, np.float32)
-    add_rows(weights, table, rows, padded[1:-1])
-    np.testing.assert_allclose(padded[1:-1], weights.astype(np.float64) @ table[rows], atol=1e-5)
+    for onto in (False, True):
+        padded = np.full(d + 2, 7.0, np.float32)
+        add_rows(weights, table, rows, padded[1:-1], onto)
+        wanted = 7.0 * onto + weights.astype(np.float64) @ table[rows]
+        np.testing.assert_allclose(padded[1:-1], wanted, atol=2e-5)
+        assert padded[0] == padded[-1] == 7.0  # nothing outside
+
+
+@njit
+def score_rows(vector, table, rows, scores):
+    kernels._score_rows(vector, table, rows, scores)
+
+
+@pytest.mark.parametrize("d", [1, 3, 4, 7, 8, 12, 31, 100, 301])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 8, 9, 26])
+def test_scores_of_rows(d, n):
+    random = np.random.default_rng(0)
+    table, vector = (random.normal(size=shape).astype(np.float32) for shape in ((50, d), d))
+    rows, padded = random.integers(50, size=n).astype(np.int32), np.full(n + 2, 7.0, np.float32)
+    score_rows(vector, table, rows, padded[1:])
+    np.testing.assert_allclose(padded[1:-1], table[rows].astype(np.float64) @ vector, atol=1e-4)
     assert padded[0] == padded[-1] == 7.0  # nothing outside
 
 

@@ -200,7 +200,7 @@ def permuted(index, size, key, half):
 @compiled
 def exp32(x):
     """exp(x) in float32, relative error below 2e-6 for |x| < 30, without a branch, so that LLVM can vectorise it."""
-    x = min(max(x, np.float32(-87.0)), np.float32(88.0))
+    x = min(max(x, np.float32(-87.0)), np.float32(87.0))  # 1/exp(x) is a normal float32 too
     t = x * np.float32(1.4426950408889634)
     n = np.int32(t + np.float32(128.5)) - np.int32(128)  # round to nearest; the sum is positive, so truncation floors
     f = t - np.float32(n)  # in [-1/2, 1/2]: 2^t = 2^n 2^f
@@ -239,33 +239,7 @@ def _dot(a, b):
     return total
 
 
-@compiled
-def _score_rows(vector, table, words, scores):
-    """scores[j] = vector · table[words[j]], four rows at a time so that `vector` is loaded once for four."""
-    n, d = words.size, vector.size
-    j = 0
-    while j + 4 <= n:
-        row0, row1, row2, row3 = (
-            table[words[j]],
-            table[words[j + 1]],
-            table[words[j + 2]],
-            table[words[j + 3]],
-        )
-        s0 = s1 = s2 = s3 = np.float32(0.0)
-        for t in range(d):
-            v = vector[t]
-            s0 += v * row0[t]
-            s1 += v * row1[t]
-            s2 += v * row2[t]
-            s3 += v * row3[t]
-        scores[j], scores[j + 1], scores[j + 2], scores[j + 3] = s0, s1, s2, s3
-        j += 4
-    while j < n:
-        scores[j] = _dot(vector, table[words[j]])
-        j += 1
-
-
-# The next two are written as vector instructions, because LLVM vectorises inner loops only: it would load and store
+# The next three are written as vector instructions, because LLVM vectorises inner loops only: it would load and store
 # the sums again and again that these keep in registers. An array of d columns is worked on in pieces of `lanes` ×
 # `registers` columns, as large as possible first.
 
@@ -291,13 +265,80 @@ def _add_product(builder, total, x, y):
 
 
 @intrinsic
-def _add_rows(typing_context, weights, table, rows, out):
-    """out = Σ_j weights[j] table[rows[j]]: weights (n,), table (…, d), rows (n,) int32, out (d,)."""
+def _score_rows(typing_context, vector, table, rows, scores):
+    """scores[j] = vector · table[rows[j]]: vector (d,), table (…, d), rows (n,) int32, scores (n,) or longer.
+
+    Eight rows at a time, so that `vector` is loaded once for eight and no sum waits for another.
+    """
+
+    def generate(context, builder, signature, arguments):
+        vector, table, rows, scores = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, arguments, strict=True)
+        )
+        n, d = builder.extract_value(rows.shape, 0), builder.extract_value(vector.shape, 0)
+        number = n.type
+        done = cgutils.alloca_once_value(builder, ir.Constant(number, 0))
+        column = cgutils.alloca_once(builder, number)
+        for height in (8, 2, 1):
+            tall = ir.Constant(number, height)
+            totals = [cgutils.alloca_once(builder, ir.FloatType()) for _ in range(height)]
+            with cgutils.for_range(builder, builder.udiv(builder.sub(n, builder.load(done)), tall)):
+                places = [builder.add(builder.load(done), ir.Constant(number, i)) for i in range(height)]
+                starts = [
+                    builder.mul(builder.sext(builder.load(builder.gep(rows.data, [place])), number), d)
+                    for place in places
+                ]
+                builder.store(ir.Constant(number, 0), column)
+                for total in totals:
+                    builder.store(ir.Constant(ir.FloatType(), 0.0), total)
+                for lanes in (8, 4, 1):
+                    wide, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(number, lanes)
+                    sums = [cgutils.alloca_once(builder, wide) for _ in range(height)]
+                    for each in sums:
+                        builder.store(ir.Constant(wide, None), each)
+                    with cgutils.for_range(builder, builder.udiv(builder.sub(d, builder.load(column)), width)):
+                        first = builder.load(column)
+                        (piece,) = _registers(builder, vector.data, first, wide, 1)
+                        piece = builder.load(piece, align=4)
+                        for each, start in zip(sums, starts, strict=True):
+                            (part,) = _registers(builder, table.data, builder.add(start, first), wide, 1)
+                            _add_product(builder, each, piece, builder.load(part, align=4))
+                        builder.store(builder.add(first, width), column)
+                    for total, each in zip(totals, sums, strict=True):
+                        builder.store(_sum_of_lanes(builder, builder.load(each), builder.load(total)), total)
+                # as one vector, which is how they are read again: that would have to wait for single stores
+                vector_of_totals = ir.VectorType(ir.FloatType(), height)
+                together = ir.Constant(vector_of_totals, ir.Undefined)
+                for i, total in enumerate(totals):
+                    together = builder.insert_element(together, builder.load(total), ir.Constant(ir.IntType(32), i))
+                (place,) = _registers(builder, scores.data, places[0], vector_of_totals, 1)
+                builder.store(together, place, align=4)
+                builder.store(builder.add(builder.load(done), tall), done)
+        return context.get_dummy_value()
+
+    return types.void(vector, table, rows, scores), generate
+
+
+def _sum_of_lanes(builder, vector, start):
+    """start + the sum of the lanes of a vector."""
+    lanes = vector.type.count
+    kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), vector.type])
+    reduce = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{lanes}f32")
+    return builder.call(reduce, [start, vector], fastmath=("reassoc",))
+
+
+@intrinsic
+def _add_rows(typing_context, weights, table, rows, out, onto):
+    """out = Σ_j weights[j] table[rows[j]], or `onto` what is in out.
+
+    weights (n,) or longer, table (…, d), rows (n,) int32, out (d,).
+    """
 
     def generate(context, builder, signature, arguments):
         weights, table, rows, out = (
             context.make_array(kind)(context, builder, value)
-            for kind, value in zip(signature.args, arguments, strict=True)
+            for kind, value in zip(signature.args[:4], arguments[:4], strict=True)
         )
         n, d = builder.extract_value(rows.shape, 0), builder.extract_value(out.shape, 0)
         column = cgutils.alloca_once_value(builder, ir.Constant(n.type, 0))
@@ -306,8 +347,10 @@ def _add_rows(typing_context, weights, table, rows, out):
             sums = [cgutils.alloca_once(builder, vector) for _ in range(registers)]
             with cgutils.for_range(builder, builder.udiv(builder.sub(d, builder.load(column)), width)):
                 first = builder.load(column)
-                for total in sums:
-                    builder.store(ir.Constant(vector, None), total)
+                places = _registers(builder, out.data, first, vector, registers)
+                for total, place in zip(sums, places, strict=True):
+                    before = builder.select(arguments[4], builder.load(place, align=4), ir.Constant(vector, None))
+                    builder.store(before, total)
                 with cgutils.for_range(builder, n) as loop:
                     weight = _spread(builder, builder.load(builder.gep(weights.data, [loop.index])), vector)
                     row = builder.sext(builder.load(builder.gep(rows.data, [loop.index])), n.type)
@@ -316,12 +359,12 @@ def _add_rows(typing_context, weights, table, rows, out):
                         sums, _registers(builder, table.data, offset, vector, registers), strict=True
                     ):
                         _add_product(builder, total, weight, builder.load(piece, align=4))
-                for total, place in zip(sums, _registers(builder, out.data, first, vector, registers), strict=True):
+                for total, place in zip(sums, places, strict=True):
                     builder.store(builder.load(total), place, align=4)
                 builder.store(builder.add(first, width), column)
         return context.get_dummy_value()
 
-    return types.void(weights, table, rows, out), generate
+    return types.void(weights, table, rows, out, types.boolean), generate
 
 
 @intrinsic
@@ -700,18 +743,6 @@ def _update_row(table, squares, index, gradient, rate, penalty):
 
 
 @compiled
-def _update_context(word, gradient, row, theta, squares, rates):
-    penalty = rates.penalties.contexts[word]
-    _update_row(theta.context_vectors, squares.context_vectors, word, gradient, rates.table[row], penalty)
-
-
-@compiled
-def _update_target(word, gradient, row, theta, squares, rates):
-    penalty = rates.penalties.targets[word]
-    _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], penalty)
-
-
-@compiled
 def _project(matrices, item, row, plan, theta, work):
     """Full matrices: C_i r_w once for each unique word of a context position."""
     if matrices.ndim == 3:
@@ -777,7 +808,8 @@ def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, s
             if shared:
                 work.context_gradients[g] = gradient
             else:
-                _update_context(word, gradient, row, theta, squares, rates)
+                penalty = rates.penalties.contexts[word]
+                _update_row(theta.context_vectors, squares.context_vectors, word, gradient, rates.table[row], penalty)
 
 
 @compiled
@@ -822,7 +854,8 @@ def _update_contexts(matrices, item, row, plan, theta, squares, work, rates, gra
                     gradient[t] += part[t]
         else:
             gradient[:] = work.context_gradients[g]
-        _update_context(word, gradient, row, theta, squares, rates)
+        penalty = rates.penalties.contexts[word]
+        _update_row(theta.context_vectors, squares.context_vectors, word, gradient, rates.table[row], penalty)
 
 
 @compiled
@@ -855,9 +888,12 @@ SAMPLE_PAD = 32  # scores of an example are padded to a multiple of this, so tha
 
 @compiled
 def padded_samples(samples):
-    """Room for the scores of an example and their log(k·Pn), with what lies beyond `samples` set to P(D=1) = 0."""
+    """Room for the scores of an example and their log(k·Pn), with what lies beyond `samples` set to P(D=1) ≈ 0.
+
+    (Not nearer to 0 than a normal float32: denormal ones take a hundred cycles each.)
+    """
     size = (samples + SAMPLE_PAD - 1) // SAMPLE_PAD * SAMPLE_PAD
-    return np.zeros(size, np.float32), np.full(size, 100.0, np.float32), np.empty(size, np.float32)
+    return np.zeros(size, np.float32), np.full(size, 80.0, np.float32), np.empty(size, np.float32)
 
 
 @compiled
@@ -947,17 +983,17 @@ def importance_coefficients(scores, log_noise, coefficients):
     return scores[0] - (largest + np.log(total) - np.log(n)), total * total / squares, largest, heaviest
 
 
+# The functions that work on one example or one word take arrays, not the tuples of them: a call with hundreds of
+# arguments costs as much as the scores of an example.
+
+
 @compiled
-def _score_samples(e, row, first, last, plan, noise, theta, work, scores, log_k_noise):
-    """Scores and log(k·Pn) of the words first..last of an example, the target being word 0."""
-    words = plan.words[row, e]
-    _score_rows(work.predicted[e], theta.target_vectors, words[first:last], scores[first:last])
-    for j in range(first, last):
-        scores[j] += theta.biases[words[j]]
-        log_k_noise[j] = noise.log_k_probability[words[j]]
-    if noise.followers.size:
-        for j in range(first, last):
-            log_k_noise[j] = plan.log_k_noise[row, e, j]
+def _score_samples(predicted, words, target_vectors, biases, log_k_probability, scores, log_k_noise):
+    """Scores and log(k·Pn) of some words of an example, (n,)."""
+    _score_rows(predicted, target_vectors, words, scores)
+    for j in range(words.size):
+        scores[j] += biases[words[j]]
+        log_k_noise[j] = log_k_probability[words[j]]
 
 
 @compiled
@@ -970,7 +1006,13 @@ def _importance_example(e, row, plan, noise, method, theta, work, scores, log_k_
     used, most = 0, coefficients.size - 1
     while True:
         more = min(used + method.first_samples, most)
-        _score_samples(e, row, used + (used > 0), more + 1, plan, noise, theta, work, scores, log_k_noise)
+        first = used + (used > 0)  # the target is word 0
+        _score_samples(
+            work.predicted[e], plan.words[row, e, first : more + 1], theta.target_vectors, theta.biases,
+            noise.log_k_probability, scores[first:], log_k_noise[first:],
+        )  # fmt: skip
+        if noise.followers.size:
+            log_k_noise[first : more + 1] = plan.log_k_noise[row, e, first : more + 1]
         used = more
         objective, effective, largest, heaviest = importance_coefficients(scores, log_k_noise, coefficients[: used + 1])
         if effective >= method.effective_samples or used == most:
@@ -1000,7 +1042,12 @@ def _sampled_examples(matrices, item, row, plan, noise, method, theta, constants
                 e, row, plan, noise, method, theta, work, scores, log_k_noise, coefficients, work.weights[row, item]
             )
         else:
-            _score_samples(e, row, 0, samples, plan, noise, theta, work, scores, log_k_noise)
+            _score_samples(
+                work.predicted[e], words, theta.target_vectors, theta.biases, noise.log_k_probability, scores,
+                log_k_noise,
+            )  # fmt: skip
+            if noise.followers.size:
+                log_k_noise[:samples] = plan.log_k_noise[row, e]
             if constants.values.size:
                 for j in range(samples):
                     scores[j] += constants.values[plan.constants[row, e]]
@@ -1010,7 +1057,7 @@ def _sampled_examples(matrices, item, row, plan, noise, method, theta, constants
                 objective += family_coefficients(method.member, scores, log_k_noise, coefficients)
             if constants.values.size:
                 work.constant_gradients[e] = coefficients.sum()  # every score has c_h in it
-        _add_rows(coefficients, theta.target_vectors, words, work.gradients[e])
+        _add_rows(coefficients, theta.target_vectors, words, work.gradients[e], False)
         _drop(work.gradients[e], plan.keys[row, e], method.dropout)
     work.losses[row, item] = -objective
 
@@ -1030,26 +1077,33 @@ def _update_constants(row, plan, constants, work, rates):
 def _sampled_targets(item, row, plan, method, theta, squares, work, rates, shared, gradient, weights, used):
     """Rows of the target table: the summed gradient of each unique word, and its step."""
     adaptive = method.member == IMPORTANCE_SAMPLING and method.effective_samples > 0.0
+    order, examples, offsets = plan.target_order[row], plan.target_rows[row], plan.target_offsets[row]
+    coefficients, rate = work.coefficients, rates.table[row]
     for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
-        word = plan.target_words[row, g]
-        first, last = plan.target_offsets[row, g], plan.target_offsets[row, g + 1]
-        rows, bias_gradient = plan.target_rows[row, first:last], np.float32(0.0)
+        word, first, last = plan.target_words[row, g], offsets[g], offsets[g + 1]
+        bias_gradient = np.float32(0.0)
         for p in range(first, last):
-            weight = work.coefficients[plan.target_order[row, p]]
+            weight = coefficients[order[p]]
             weights[p - first] = weight
             bias_gradient += weight
+        _update_bias(theta.biases, squares.biases, word, bias_gradient, rate)
+        rows = examples[first:last]
         if adaptive:  # most samples were not needed
             n = 0
             for p in range(rows.size):
                 weights[n], used[n] = weights[p], rows[p]
                 n += weights[p] != 0.0
             rows = used[:n]
-        _update_bias(theta.biases, squares.biases, word, bias_gradient, rates.table[row])
-        _add_rows(weights[: rows.size], work.predicted, rows, gradient)
+        penalty = rates.penalties.targets[word]
         if shared:
-            work.target_gradients[g] = gradient
+            _add_rows(weights, work.predicted, rows, work.target_gradients[g], False)
+        elif squares.target_vectors.shape[0] == 0 and penalty == 0.0:  # plain SGD: straight onto the row
+            for p in range(rows.size):
+                weights[p] *= rate
+            _add_rows(weights, work.predicted, rows, theta.target_vectors[word], True)
         else:
-            _update_target(word, gradient, row, theta, squares, rates)
+            _add_rows(weights, work.predicted, rows, gradient, False)
+            _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rate, penalty)
 
 
 PHASES = 5  # of a minibatch; planning, for all minibatches of a call, comes before them as phase 0
@@ -1128,7 +1182,8 @@ def _shared_table_phase(threads, sync, phase, row, plan, theta, squares, work, r
         for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, groups)):
             word = plan.target_words[row, g] if by_group else g
             gradient = work.target_gradients[g]
-            _update_target(word, gradient, row, theta, squares, rates)
+            penalty = rates.penalties.targets[word]
+            _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], penalty)
         item = _take_item(sync, phase)
     _wait_for_all(sync, phase, threads)
 
@@ -1297,7 +1352,8 @@ def _shared_noise_targets(item, row, plan, theta, squares, work, rates, shared, 
         if shared:
             work.target_gradients[g] = gradient
         else:
-            _update_target(word, gradient, row, theta, squares, rates)
+            penalty = rates.penalties.targets[word]
+            _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], penalty)
 
 
 @compiled
@@ -1436,7 +1492,8 @@ def _ml_targets(item, row, plan, theta, squares, work, rates, shared, part):
         if shared:
             work.target_gradients[w] = part[w - v0]
         else:
-            _update_target(w, part[w - v0], row, theta, squares, rates)
+            penalty = rates.penalties.targets[w]
+            _update_row(theta.target_vectors, squares.target_vectors, w, part[w - v0], rates.table[row], penalty)
 
 
 @compiled
