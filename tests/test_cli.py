@@ -106,6 +106,13 @@ def test_score_answers_every_line(folder, tmp_path, capsys):
     full = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["log_probability"] for line in full] == pytest.approx(plain, abs=1e-5)
     assert [w["unknown"] for w in full[2]["words"]] == [False, True, False, False]
+    assert main(["score", str(folder / "run"), str(tmp_path / "lines"), "--json"]) == 0
+    totals = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["tokens"], line["unknown"]) for line in totals] == [(4, 0), (1, 0), (4, 1)]
+    assert main(["score", str(folder / "run"), str(tmp_path / "lines"), "--unnormalised"]) == 0
+    bare = [float(line) for line in capsys.readouterr().out.splitlines()]
+    assert bare != plain
+    assert bare == pytest.approx(plain, abs=3.0)  # NCE has made Z about 1
     assert main(["score", str(folder / "run"), str(tmp_path / "lines"), "--per-word", "--no-end"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "zebra" in lines[2]

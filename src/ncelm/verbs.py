@@ -265,7 +265,7 @@ class Score:
     unnormalised: Annotated[
         bool,
         arg(
-            help="Scores as they are, as if they summed to one: a thousand times as fast, and nearly the same after "
+            help="Scores as they are, as if they summed to one: far faster, and nearly the same after "
             "training by nce. `ncelm evaluate` tells by how much they miss (log Z)."
         ),
     ] = False
