@@ -54,11 +54,12 @@ def ptb_best() -> TrainConfig:
 
 
 def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainConfig:
-    """Section 5 of the paper, tens of millions of words: diagonal matrices, 1,000 noise words shared by a minibatch."""
+    """Section 5 of the paper, tens of millions of words: diagonal matrices, 500 noise words shared by a minibatch."""
     return TrainConfig(
         model=ModelConfig(context=context, context_after=context_after, dim=dim, matrices="diagonal"),
         shared_noise=True,
-        noise_samples=1000,
+        noise="power",  # rare words are drawn more often than they occur: it is they who decide which word fits
+        noise_samples=500,
         # the more numbers in a vector, the smaller their gradients and the steps that they can stand
         learning_rate=round(3.0 / dim**0.5, 3),
         adagrad_start=round(100.0 / dim, 3),  # without it words that were seen five times are learned by heart
