@@ -74,7 +74,7 @@ def all_points(only: list[str]) -> list[dict[str, Any]]:
                     place.mkdir()
                     stores[text] = made_up_store(place, *text).path
                 command = [sys.executable, __file__, "--point", json.dumps(point), "--store", str(stores[text])]
-                answer = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+                answer = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
                 answers.append({"quantity": quantity, "value": value, **answer})
                 say(f"{quantity} {value:,}: {answer['words_per_second']:,.0f} words/s")
     return answers
@@ -136,7 +136,7 @@ def main() -> int:
     if not options.out:
         parser.error("--out is missing: name a folder for the answer")
     points = all_points(options.only)
-    command = "python benchmarks/growth.py --only " + " ".join(options.only)
+    command = f"python benchmarks/growth.py --out {options.out.name} --only {' '.join(options.only)}"
     answer = {"command": command, "points": points, **surroundings("ncelm", "numpy", "numba")}
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "growth.json").write_text(json.dumps(answer, indent=1) + "\n")

@@ -40,7 +40,8 @@ except ModuleNotFoundError:
     print("this benchmark compares ncelm with PyTorch, which is missing: pip install torch==2.13.0", file=sys.stderr)
     sys.exit(2)
 
-from pytorch_rivals import Autograd, Task, all_examples, fastest, samplers
+from pytorch_rivals import Task, all_examples, fastest, samplers
+from rivals import SHARED, find_rivals
 
 LEVELS = (163.1, 156.0)  # the paper's test perplexity with 25 noise words; that of PyTorch in 39 s of one core
 POINTS = 10  # of an epoch at which test perplexity is computed
@@ -94,10 +95,7 @@ def by_pytorch(config: TrainConfig) -> Callable[[TokenStore, int, int], Curve]:
         )  # fmt: skip
         examples, drawing = all_examples(store, config.model.context), samplers(noise, store)
         quick = fastest({name: lambda d=draw: d((config.noise_samples,)) for name, draw in drawing.items()}, rounds=50)
-        ways = [{"sparse": True}, {"sparse": False}]
-        trials = {str(way): Autograd(task, drawing[quick], examples, **way) for way in ways}
-        best = fastest({name: lambda t=trial: t.train(5) for name, trial in trials.items()})
-        trainer = Autograd(task, drawing[quick], examples, **next(way for way in ways if str(way) == best))
+        trainer = find_rivals("shared", task, examples, drawing, quick, compiling=False)[SHARED](task)
         steps = len(examples[1]) // config.batch_size
         total, seconds, curve = steps * config.epochs, 0.0, []
         for step in range(total):
@@ -106,13 +104,13 @@ def by_pytorch(config: TrainConfig) -> Callable[[TokenStore, int, int], Curve]:
             trainer.train(1)
             seconds += time.perf_counter() - began
             if (step + 1) % (steps // POINTS) == 0 or step + 1 == total:
-                curve.append((seconds, test_perplexity(config, trainer.arrays(), store)))
+                curve.append((seconds, perplexity_of(config, trainer.arrays(), store)))
         return curve
 
     return run
 
 
-def test_perplexity(config: TrainConfig, arrays: dict[str, np.ndarray], store: TokenStore) -> float:
+def perplexity_of(config: TrainConfig, arrays: dict[str, np.ndarray], store: TokenStore) -> float:
     """Exactly normalised, by ncelm, whoever trained."""
     model = LogBilinear.from_arrays(config.model, {name: np.ascontiguousarray(a) for name, a in arrays.items()})
     with Team() as team:
@@ -193,7 +191,8 @@ def main() -> int:
         say(str(error))
         return 2
     answer = {
-        "command": "python benchmarks/time_to_quality.py " + " ".join(options.only),
+        "command": f"python benchmarks/time_to_quality.py {options.store.name} --out {options.out.name} "
+        f"--only {' '.join(options.only)} --seeds {options.seeds}",
         "contenders": found,
         **surroundings("ncelm", "numpy", "numba", "torch"),
     }

@@ -292,7 +292,7 @@ def test_weighted_sums_of_rows(d, n):
         padded = np.full(d + 2, 7.0, np.float32)
         add_rows(weights, table, rows, padded[1:-1], onto)
         wanted = 7.0 * onto + weights.astype(np.float64) @ table[rows]
-        np.testing.assert_allclose(padded[1:-1], wanted, atol=2e-5)
+        np.testing.assert_allclose(padded[1:-1], wanted, atol=1e-5 * (1 + onto))  # 7 rounds more coarsely
         assert padded[0] == padded[-1] == 7.0  # nothing outside
 
 

@@ -88,7 +88,7 @@ class TrainConfig:
     penalty: float = 0.0
     """Weight penalty λ: λ times a row is taken from its gradient whenever the row is updated."""
     prior: float = 0.0
-    """The same, shared out over an epoch: what one update takes is the less, the more often its word is updated."""
+    """Weight penalty shared out over the updates of an epoch: rare words are pulled to zero as frequent ones are."""
     dropout: float = 0.0
     """Each number of a predicted vector is left out with this probability, in training only."""
     spread: float = 0.1
