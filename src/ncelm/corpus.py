@@ -145,22 +145,19 @@ def contexts_and_targets(
     where = np.asarray(positions, dtype=np.int64)  # (B,)
     if where.size and (where.min() < 0 or where.max() >= len(ids)):
         raise IndexError(f"positions must lie between 0 and {len(ids) - 1}")
-    within_sentence = boundary == "sentence"
     targets = ids[where].astype(np.int64)  # (B,)
-    contexts = np.full((len(where), before + after), pad_id, dtype=np.int64)  # (B, before + after)
-    for row, position in enumerate(where.tolist()):
-        for distance in range(1, before + 1):
-            neighbour = position - distance
-            if neighbour < 0 or (within_sentence and ids[neighbour] == end_id):
-                break
-            contexts[row, before - distance] = ids[neighbour]
-        if within_sentence and targets[row] == end_id:
-            continue
-        for distance in range(1, after + 1):
-            neighbour = position + distance
-            if neighbour >= len(ids) or (within_sentence and ids[neighbour] == end_id):
-                break
-            contexts[row, before + distance - 1] = ids[neighbour]
+    contexts = np.empty((len(where), before + after), dtype=np.int64)  # (B, before + after)
+    left = [(before - distance, -distance) for distance in range(1, before + 1)]
+    right = [(before + distance - 1, distance) for distance in range(1, after + 1)]
+    ended = (boundary == "sentence") & (targets == end_id)
+    for walk, inside in ((left, np.ones(len(where), bool)), (right, ~ended)):
+        for column, step in walk:
+            neighbour = where + step
+            inside &= (neighbour >= 0) & (neighbour < len(ids))
+            words = ids[np.clip(neighbour, 0, len(ids) - 1)]  # (B,)
+            if boundary == "sentence":
+                inside &= words != end_id
+            contexts[:, column] = np.where(inside, words, pad_id)
     return contexts, targets
 
 

@@ -161,6 +161,11 @@ class Engine:
         self.kernel(0, 1, np.zeros(kernels.SYNC_STRIDE, np.int64), *arguments)
 
     @property
+    def planned(self) -> int:
+        """Most minibatches in one call."""
+        return self.sizes.planned
+
+    @property
     def steps_per_epoch(self) -> int:
         """Minibatches that cover the training split once; the last may be smaller."""
         return -(-self.corpus.ids.size // self.sizes.batch)

@@ -11,3 +11,7 @@ class NcelmError(Exception):
 
 class DivergedError(NcelmError):
     """Training went astray. What happened is in the metrics; the best model before that, if any, is kept."""
+
+
+class MissingExtraError(NcelmError, ImportError):
+    """A package that only some of ncelm needs is not installed."""

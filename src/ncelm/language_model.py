@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, tee
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from ncelm.evaluate import Evaluation, Tally, evaluate_split
 from ncelm.files import read_bytes
 from ncelm.lsa import Lsa
 from ncelm.mixture import Mixture
-from ncelm.model import LogBilinear, ModelConfig
+from ncelm.model import Architecture, LogBilinear, ModelConfig
 from ncelm.scoring import Blank, Scorer, WordModel
 from ncelm.text import TextSettings
 from ncelm.threads import Team
@@ -284,7 +284,7 @@ def _read_model(path: Path, content: dict[str, Any], vocabulary_size: int) -> Wo
     if not (path / run.MODEL).exists():
         what = (
             "if training was stopped in its first epoch, go on with --resume"
-            if kind == "log-bilinear"
+            if kind in get_args(Architecture)
             else "make it anew"
         )
         raise NcelmError(f"{path} has no {run.MODEL}: {what}")
@@ -294,8 +294,13 @@ def _read_model(path: Path, content: dict[str, Any], vocabulary_size: int) -> Wo
         config = ModelConfig(**content["config"]["model"])
     except (KeyError, TypeError, ValueError) as error:
         raise run.damaged_config(path) from error
-    arrays, _ = run.read_arrays(path / run.MODEL, LogBilinear.shapes(config, vocabulary_size))
-    return LogBilinear.from_arrays(config, arrays)
+    model_class: Any = LogBilinear
+    if kind != "log-bilinear":
+        from ncelm.torch.models import ARCHITECTURES
+
+        model_class = ARCHITECTURES[kind]
+    arrays, _ = run.read_arrays(path / run.MODEL, model_class.shapes(config, vocabulary_size))
+    return model_class.from_arrays(config, arrays)
 
 
 def _read_mixture(path: Path, content: dict[str, Any]) -> Mixture:

@@ -1,9 +1,10 @@
 """The log-bilinear model: what its parameters are, and what score it gives a word in a context (Eq. 1–3)."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
+from tyro.conf import arg
 
 from ncelm import kernels
 from ncelm.errors import NcelmError
@@ -11,12 +12,16 @@ from ncelm.scoring import Sides
 from ncelm.threads import Team
 
 Matrices = Literal["full", "diagonal"]
+Architecture = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy"]
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a log-bilinear model."""
+    """The shape of a model."""
 
+    architecture: Annotated[Architecture, arg(name="model")] = "log-bilinear"
+    """What the score of a word is made of: log-bilinear, or, with the extra `torch`, a feed-forward network, a long
+    short-term memory, or a maximum-entropy model (a weight for each n-gram)."""
     context: int = 4
     """Words before the predicted word that the model sees."""
     context_after: int = 0
@@ -27,20 +32,37 @@ class ModelConfig:
     """Context matrices C_i: full (the paper's section 4) or diagonal (section 5: much faster when dim is large)."""
     shared_tables: bool = False
     """One table of vectors for words as context and as prediction, instead of two."""
+    hidden: int = 0
+    """Hidden units of a feed-forward network or a long short-term memory; 0 for as many as --dim."""
+    features: int = 4_000_000
+    """Weights of a maximum-entropy model: n-grams are hashed to so many."""
 
     def __post_init__(self) -> None:
-        for name, least in (("context", 0), ("context_after", 0), ("dim", 1)):
+        limits = {
+            "context": (0, 100_000),
+            "context_after": (0, 100_000),
+            "dim": (1, 100_000),
+            "hidden": (0, 100_000),
+            "features": (1, 10**10),
+        }
+        for name, (least, most) in limits.items():
             value = getattr(self, name)
             if type(value) is not int:
                 raise NcelmError(f"--{name.replace('_', '-')} is {value!r}: give a whole number")
-            if not least <= value <= 100_000:
-                raise NcelmError(f"--{name.replace('_', '-')} is {value}: give at least {least} (and at most 100,000)")
+            if not least <= value <= most:
+                raise NcelmError(f"--{name.replace('_', '-')} is {value}: give at least {least} (and at most {most:,})")
+        if self.architecture not in get_args(Architecture):
+            raise NcelmError(f"--model is {self.architecture}: choose one of {', '.join(get_args(Architecture))}")
         if self.matrices not in get_args(Matrices):
             raise NcelmError(f"--matrices is {self.matrices}: choose one of {', '.join(get_args(Matrices))}")
         if type(self.shared_tables) is not bool:
             raise NcelmError(f"--shared-tables is {self.shared_tables!r}: it is True or False")
-        if self.positions == 0:
+        if self.architecture == "lstm" and self.context_after:
+            raise NcelmError("--model lstm reads forwards: it has no --context-after")
+        if self.positions == 0 and self.architecture != "lstm":
             raise NcelmError("--context and --context-after are both 0: the model needs at least one context word")
+        if self.shared_tables and self.architecture in ("feed-forward", "lstm") and self.hidden not in (0, self.dim):
+            raise NcelmError(f"--shared-tables needs as many --hidden units as --dim, {self.dim}")
 
     @property
     def positions(self) -> int:

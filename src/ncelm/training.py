@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args
+from typing import Any, Literal, NoReturn, Protocol, get_args
 
 import numpy as np
 
@@ -24,14 +24,16 @@ from ncelm.errors import DivergedError, NcelmError
 from ncelm.estimators import Member
 from ncelm.files import new_folder, only_process
 from ncelm.machine import total_memory
-from ncelm.model import LogBilinear, ModelConfig
+from ncelm.model import Architecture, LogBilinear, ModelConfig
 from ncelm.noise import Noise, NoiseKind, noise_of
+from ncelm.scoring import WordModel
 from ncelm.threads import Team
 
 Estimator = Literal["nce", "ml", "importance", "family"]
 Constants = Literal["fixed", "learned"]
 Optimizer = Literal["sgd", "adagrad"]
 Schedule = Literal["linear", "halve"]
+EngineKind = Literal["compiled", "torch"]
 
 WEIGHTS_PER_EPOCH = 20  # how often importance weights are written down, and their model looked at
 PROBED_WORDS = 2000  # so many words of the validation text show whether a model has gone astray
@@ -91,10 +93,16 @@ class TrainConfig:
     """Weight penalty shared out over the updates of an epoch: rare words are pulled to zero as frequent ones are."""
     dropout: float = 0.0
     """Each number of a predicted vector is left out with this probability, in training only."""
+    unroll: int = 35
+    """A long short-term memory learns from so many words at a time; --batch-size words are several such stretches."""
+    clip: float = 0.0
+    """PyTorch: gradients of layers (not of word vectors) are shortened to this norm; 0 leaves them as they are."""
     spread: float = 0.1
     """Standard deviation of the word vectors at the start."""
     seed: int = 0
     """One seed, one result."""
+    engine: EngineKind = "compiled"
+    """What trains a log-bilinear model: the compiled code, or PyTorch, slowly. All other models need PyTorch."""
 
     def __post_init__(self) -> None:
         def check(name: str, fine: bool, wanted: str) -> None:
@@ -108,20 +116,23 @@ class TrainConfig:
             "constants": Constants,
             "optimizer": Optimizer,
             "schedule": Schedule,
+            "engine": EngineKind,
         }
         for name, kind in choices.items():
             check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
-        for name in ("noise_samples", "max_samples", "epochs", "batch_size", "patience", "seed", "warm_up"):
+        for name in ("noise_samples", "max_samples", "epochs", "batch_size", "patience", "seed", "warm_up", "unroll"):
             check(name, type(getattr(self, name)) is int, "a whole number")
         check("noise_samples", 1 <= self.noise_samples <= 100_000, "a number from 1 to 100,000")
         check("epochs", 1 <= self.epochs <= 1_000_000, "a number from 1 to 1,000,000")
         check("batch_size", 1 <= self.batch_size <= 1_000_000, "a number from 1 to 1,000,000")
         check("patience", self.patience >= 1, "at least 1")
+        longest = self.batch_size if self.model.architecture == "lstm" else 1_000_000
+        check("unroll", 1 <= self.unroll <= longest, "a number from 1 to --batch-size")
         check("warm_up", 1 <= self.warm_up <= 1_000_000_000, "a number from 1 to 10⁹")
         check("seed", 0 <= self.seed < 2**63, "a number from 0 to 2⁶³ − 1")
         for name in ("learning_rate", "spread"):
             check(name, 0 < getattr(self, name) <= 1e6, "a positive number, at most 1e6")
-        for name in ("matrix_rate", "penalty", "prior", "min_improvement", "adagrad_start"):
+        for name in ("matrix_rate", "penalty", "prior", "min_improvement", "adagrad_start", "clip"):
             check(name, 0 <= getattr(self, name) <= 1e6, "a number from 0 to 1e6")
         check("noise_power", 0 <= self.noise_power <= 10, "a number from 0 to 10")
         check("bigram_smoothing", 0 < self.bigram_smoothing <= 1e6, "a positive number, at most 1e6")
@@ -140,6 +151,37 @@ class TrainConfig:
             raise NcelmError(f"--constants learned goes with --estimator nce or family, not {self.estimator}")
         if self.noise == "bigram" and self.estimator != "ml" and self.model.context == 0:
             raise NcelmError("--noise bigram needs to see the word before: give a --context of at least 1")
+        if self.by_torch:
+            for name, fine in (
+                ("estimator family", self.estimator != "family"),
+                ("constants learned", self.constants == "fixed"),
+                ("effective-samples", not self.effective_samples),
+                ("penalty", not self.penalty),
+                ("prior", not self.prior),
+            ):
+                if not fine:
+                    raise NcelmError(f"--{name} goes with --model log-bilinear and --engine compiled only")
+
+    @property
+    def by_torch(self) -> bool:
+        """Does PyTorch train it?"""
+        return self.engine == "torch" or self.model.architecture != "log-bilinear"
+
+    def model_class(self) -> Any:
+        """What makes such a model, or tells the shapes of its parameters."""
+        if not self.by_torch:
+            return LogBilinear
+        from ncelm.torch.models import ARCHITECTURES
+
+        return ARCHITECTURES[self.model.architecture]
+
+    def memory_bytes(self, vocabulary_size: int, tokens: int) -> int:
+        """About what training will take beside the Python process."""
+        if not self.by_torch:
+            return self.sizes(vocabulary_size, tokens).memory_bytes
+        from ncelm.torch.engine import memory_bytes
+
+        return memory_bytes(self, vocabulary_size)
 
     def with_changes(self, **changes: Any) -> "TrainConfig":
         """A copy with some fields changed; fields of the model can be named directly."""
@@ -189,6 +231,24 @@ class Progress:
     loss: float  # mean over this epoch so far
     words_per_second: float
     metrics: dict[str, Any] | None  # what was written to metrics.jsonl, when an epoch has just ended
+
+
+class TrainedModel(WordModel, Protocol):
+    """A model whose parameters can be written down."""
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The parameters by name, each once; not copies."""
+
+
+class TrainingEngine(Protocol):
+    """What runs minibatches: `ncelm.engine.Engine`, or PyTorch's."""
+
+    @property
+    def planned(self) -> int:
+        """Most minibatches in one call."""
+
+    def run(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray) -> np.ndarray:
+        """Train on the minibatches step, step + 1, … of an epoch, one for each rate; return the loss of each."""
 
 
 @dataclass
@@ -289,6 +349,13 @@ class _Training:
             )
         vocabulary = store.vocabulary
         self.sizes = config.sizes(len(vocabulary), self.tokens)
+        self.model_class = config.model_class()
+        self.steps_per_epoch, self.carried_shapes = -(-self.tokens // config.batch_size), {}
+        if config.by_torch:
+            from ncelm.torch.engine import carried_shapes, steps_per_epoch
+
+            self.steps_per_epoch = steps_per_epoch(config, self.tokens)
+            self.carried_shapes = carried_shapes(config, self.tokens)
         self._check_memory()
         self.noise = noise_of(store, config.noise, config.noise_power, config.bigram_smoothing)
         self.context_numbers, self.contexts = NO_NUMBERS, 0
@@ -297,12 +364,12 @@ class _Training:
             self.context_numbers, self.contexts = number_contexts(store, context, after)
         self.state = _State(rate=config.learning_rate)
         self.metrics = run.Metrics(out / run.METRICS)
-        self.model: LogBilinear
+        self.model: TrainedModel
         self.last_weights: list[tuple[int, Weights]] = []  # of the last few minibatches, by step
 
     def _check_memory(self) -> None:
         """Better to say so now than to be killed later."""
-        needed, there = self.sizes.memory_bytes, total_memory()
+        needed, there = self.config.memory_bytes(self.sizes.vocabulary, self.tokens), total_memory()
         if there is not None and needed > there:
             raise NcelmError(
                 f"training would take about {needed / 1e9:,.1f} GB of memory and this machine has {there / 1e9:,.1f} GB"
@@ -336,12 +403,12 @@ class _Training:
             raise NcelmError(f"{self.out} exists already: go on with --resume, or choose another --out")
         with new_folder(self.out) as folder:
             origin = run.Origin.of(self.store)
-            run.write_description(folder, "log-bilinear", origin, config=asdict(self.config))
+            run.write_description(folder, self.config.model.architecture, origin, config=asdict(self.config))
 
     def _check_same_run(self) -> None:
         """Refuse to resume with another store or other options: the result would be neither run's."""
         former = run.read_config(self.out)
-        if former["kind"] != "log-bilinear":
+        if former["kind"] not in get_args(Architecture):
             raise NcelmError(f"{self.out} holds a model of another kind ({former['kind']}): choose another --out")
         if not isinstance(former.get("store"), dict) or not isinstance(former.get("config"), dict):
             raise NcelmError(f"{self.out / run.CONFIG} is damaged: train again, with another --out")
@@ -351,7 +418,7 @@ class _Training:
         was, now = _flat(asdict(TrainConfig())) | _flat(former["config"]), _flat(asdict(self.config))
         for name in now:
             if was[name] != now[name]:
-                flag = "--" + name.replace("_", "-")
+                flag = "--" + name.replace("architecture", "model").replace("_", "-")
                 raise NcelmError(
                     f"{self.out} was begun with {flag} {was[name]}, not {now[name]}: "
                     "resume it with the same options, or choose another --out"
@@ -365,35 +432,37 @@ class _Training:
     def _initialise(self) -> None:
         # the model starts as the unigram model: biases are log frequencies, every word seen at least once
         unigram = Noise.from_counts(self.store.vocabulary.counts).probabilities
-        self.model = LogBilinear.initialise(self.config.model, unigram, self.config.seed, self.config.spread)
+        self.model = self.model_class.initialise(self.config.model, unigram, self.config.seed, self.config.spread)
         adagrad, start = self.sizes.adagrad, np.float32(self.config.adagrad_start)
         self.squares = {
             name: np.full((len(array) * adagrad, *array.shape[1:]), start)
             for name, array in self.model.arrays().items()
         }
         self.constants = kernels.Constants(np.zeros(self.contexts, np.float32), np.full(self.contexts * adagrad, start))
+        self.carried = {name: np.zeros(shape, np.float32) for name, shape in self.carried_shapes.items()}
         self.metrics.cut(0)
 
     def _restore(self) -> None:
-        shapes = LogBilinear.shapes(self.config.model, self.sizes.vocabulary)
+        shapes = self.model_class.shapes(self.config.model, self.sizes.vocabulary)
         squares = {
             f"squares.{name}": shape if self.sizes.adagrad else (0, *shape[1:]) for name, shape in shapes.items()
         }
         constants: dict[str, tuple[int, ...]] = {}
         if self.contexts:
             constants = {"constants": (self.contexts,), "squares.constants": (self.contexts * self.sizes.adagrad,)}
-        arrays, header = run.read_arrays(self.out / run.CHECKPOINT, shapes | squares | constants)
+        shapes_of_all = shapes | squares | constants | self.carried_shapes
+        arrays, header = run.read_arrays(self.out / run.CHECKPOINT, shapes_of_all)
         try:
             self.state = _State(**header["state"])
             missing = set(_State.__dataclass_fields__) - set(header["state"])
-            steps_per_epoch = -(-self.tokens // self.config.batch_size)
-            possible = missing <= {"weights"} and self.state.is_possible(self.config.epochs, steps_per_epoch)
+            possible = missing <= {"weights"} and self.state.is_possible(self.config.epochs, self.steps_per_epoch)
         except (KeyError, TypeError):
             possible = False
         if not possible:
             raise NcelmError(f"{self.out / run.CHECKPOINT} is not a checkpoint: train again, with another --out")
-        self.model = LogBilinear.from_arrays(self.config.model, {name: arrays[name].copy() for name in shapes})
+        self.model = self.model_class.from_arrays(self.config.model, {name: arrays[name].copy() for name in shapes})
         self.squares = {name: arrays[f"squares.{name}"].copy() for name in shapes}
+        self.carried = {name: arrays[name].copy() for name in self.carried_shapes}
         self.constants = NO_CONSTANTS
         if self.contexts:
             self.constants = kernels.Constants(arrays["constants"].copy(), arrays["squares.constants"].copy())
@@ -414,22 +483,31 @@ class _Training:
         if self.state.finished:
             return self._last_record()
         with team:
-            engine = Engine(
-                self.model,
-                self._square_parameters(),
-                self.noise,
-                self.store,
-                self.sizes,
-                self.config.method,
-                self.config.seed,
-                self.config.penalty,
-                team,
-                self.constants,
-                self.context_numbers,
-                self.config.prior,
-            )
-            self._train(engine, team)
+            self._train(self._engine(team), team)
         return self._last_record()
+
+    def _engine(self, team: Team) -> TrainingEngine:
+        if self.config.by_torch:
+            from ncelm.torch.engine import TorchEngine
+            from ncelm.torch.models import NeuralModel
+
+            assert isinstance(self.model, NeuralModel)
+            return TorchEngine(self.model, self.squares, self.noise, self.store, self.config, self.carried, team)
+        assert isinstance(self.model, LogBilinear)
+        return Engine(
+            self.model,
+            self._square_parameters(),
+            self.noise,
+            self.store,
+            self.sizes,
+            self.config.method,
+            self.config.seed,
+            self.config.penalty,
+            team,
+            self.constants,
+            self.context_numbers,
+            self.config.prior,
+        )
 
     def _last_record(self) -> dict[str, Any]:
         records = self.metrics.read()
@@ -437,7 +515,7 @@ class _Training:
             raise NcelmError(f"{self.metrics.path} is gone or empty, but training is finished: {self.out} can be used")
         return records[-1]
 
-    def _train(self, engine: Engine, team: Team) -> None:
+    def _train(self, engine: TrainingEngine, team: Team) -> None:
         with _deferred_interrupt() as interrupted:
             self.last_checkpoint = time.monotonic()
             while not self.state.finished:
@@ -446,10 +524,10 @@ class _Training:
                 if interrupted.is_set() and not self.state.finished:
                     self._interrupted()
 
-    def _train_epoch(self, engine: Engine, team: Team, interrupted: threading.Event) -> None:
-        state, steps = self.state, engine.steps_per_epoch
+    def _train_epoch(self, engine: TrainingEngine, team: Team, interrupted: threading.Event) -> None:
+        state, steps = self.state, self.steps_per_epoch
         while state.step < steps:
-            n = min(self.sizes.planned, steps - state.step)
+            n = min(engine.planned, steps - state.step)
             began = time.perf_counter()
             rates = self._rates(state.epoch * steps + state.step + np.arange(n), steps)
             losses = engine.run(state.epoch, state.step, rates, rates * self.config.matrix_rate)
@@ -457,13 +535,13 @@ class _Training:
             for loss in losses:  # one by one: the sum must not depend on how many ran together
                 state.loss_sum += float(loss)
             state.step += n
-            if self.config.estimator == "importance":
+            if self.config.estimator == "importance" and isinstance(engine, Engine):
                 self._note_weights(engine, losses)
             if not math.isfinite(state.loss_sum):
                 state.step += int(np.flatnonzero(~np.isfinite(losses))[0]) - n
                 self._diverged("the training loss is not a number any more")
             if self.config.estimator == "importance":
-                self._look_astray(engine, team, n)
+                self._look_astray(team, n)
             self._report(None)
             if interrupted.is_set():
                 self._checkpoint()
@@ -522,7 +600,7 @@ class _Training:
         )
         if best:
             state.best_epoch = state.epoch
-            run.write_arrays(self.out / run.MODEL, self.model.arrays(), {"kind": "log-bilinear"})
+            run.write_arrays(self.out / run.MODEL, self.model.arrays(), {"kind": self.config.model.architecture})
         out_of_patience = config.schedule == "halve" and state.without_improvement >= config.patience
         state.finished = out_of_patience or state.epoch == config.epochs
         record["finished"] = state.finished
@@ -553,7 +631,7 @@ class _Training:
 
     def _note_weights(self, engine: Engine, losses: np.ndarray) -> None:
         """Importance sampling: keep account of the weights of the minibatches that have just run."""
-        state, every = self.state, self._steps_between_looks(engine)
+        state, every = self.state, self._steps_between_looks()
         for row in range(int(np.isfinite(losses).cumprod().sum())):  # those before anything went wrong
             step, weights = state.step - len(losses) + row, engine.weights(row)
             if len(state.weights) <= step // every:
@@ -569,12 +647,12 @@ class _Training:
             ]
             self.last_weights = [*self.last_weights[-4:], (step, weights)]
 
-    def _steps_between_looks(self, engine: Engine) -> int:
-        return -(-engine.steps_per_epoch // WEIGHTS_PER_EPOCH)
+    def _steps_between_looks(self) -> int:
+        return -(-self.steps_per_epoch // WEIGHTS_PER_EPOCH)
 
-    def _look_astray(self, engine: Engine, team: Team, n: int) -> None:
+    def _look_astray(self, team: Team, n: int) -> None:
         """Importance sampling: see now and then whether the model is still one."""
-        state, every = self.state, self._steps_between_looks(engine)
+        state, every = self.state, self._steps_between_looks()
         if state.step // every == (state.step - n) // every:
             return
         split = self.store.split("valid" if "valid" in self.store.splits else "train")
@@ -633,7 +711,7 @@ class _Training:
         arrays = self.model.arrays() | {f"squares.{name}": array for name, array in self.squares.items()}
         if self.contexts:
             arrays |= {"constants": self.constants.values, "squares.constants": self.constants.squares}
-        run.write_arrays(self.out / run.CHECKPOINT, arrays, {"state": asdict(self.state)})
+        run.write_arrays(self.out / run.CHECKPOINT, arrays | self.carried, {"state": asdict(self.state)})
         self.last_checkpoint = time.monotonic()
 
     def _report(self, record: dict[str, Any] | None) -> None:

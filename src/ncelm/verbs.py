@@ -177,11 +177,12 @@ class Train:
         from ncelm.corpus import TokenStore
 
         store = TokenStore.open(self.store)
-        sizes = self.config.sizes(len(store.vocabulary), store.split("train").tokens)
+        tokens, words = store.split("train").tokens, len(store.vocabulary)
         if on_terminal():
+            memory = self.config.memory_bytes(words, tokens)
             print(
-                f"{store.split('train').tokens:,} tokens, {sizes.vocabulary:,} words; "
-                f"training takes about {sizes.memory_bytes / 1e6:,.0f} MB of memory beside the program",
+                f"{tokens:,} tokens, {words:,} words; training takes about {memory / 1e6:,.0f} MB of memory beside the "
+                "program",
                 file=sys.stderr,
             )
         with progress_bar(unit=" words", unit_scale=True) as bar:
