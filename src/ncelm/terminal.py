@@ -11,6 +11,7 @@ from tyro.conf import Positional, arg
 
 from ncelm.run import METRICS, Metrics
 from ncelm.training import Progress
+from ncelm.workers import rank
 
 Json = Annotated[bool, arg(help="Answer in JSON, for programs.")]
 Threads = Annotated[int | None, arg(help="Threads to use; all cores by default. The result is the same to the bit.")]
@@ -31,8 +32,8 @@ def count(number: int, thing: str) -> str:
 
 
 def on_terminal() -> bool:
-    """Is anybody watching?"""
-    return sys.stderr.isatty()
+    """Is anybody watching? (Of several workers, the first.)"""
+    return sys.stderr.isatty() and rank() == 0
 
 
 def progress_bar(**options: Any) -> "tqdm[Any]":

@@ -4,6 +4,7 @@ The loop is deterministic: the same store, configuration and seed give the same 
 number of threads, and however often the run was stopped, killed and resumed.
 """
 
+import json
 import math
 import shutil
 import signal
@@ -17,7 +18,7 @@ from typing import Any, Literal, NoReturn, Protocol, get_args
 
 import numpy as np
 
-from ncelm import evaluate, kernels, run
+from ncelm import __version__, evaluate, kernels, run, workers
 from ncelm.corpus import TokenStore
 from ncelm.engine import NO_CONSTANTS, NO_NUMBERS, Engine, Sizes, Weights, corpus_view, number_contexts
 from ncelm.errors import DivergedError, NcelmError
@@ -28,6 +29,7 @@ from ncelm.model import Architecture, LogBilinear, ModelConfig
 from ncelm.noise import Noise, NoiseKind, noise_of
 from ncelm.scoring import WordModel
 from ncelm.threads import Team
+from ncelm.workers import Workers
 
 Estimator = Literal["nce", "ml", "importance", "family"]
 Constants = Literal["fixed", "learned"]
@@ -312,7 +314,8 @@ def train(
     if not 0 <= checkpoint_minutes < math.inf:
         raise NcelmError(f"--checkpoint-minutes is {checkpoint_minutes}: give a number that is not negative")
     team, out = Team(threads), Path(out)  # before anything is written: the number of threads may be senseless
-    training = _Training(store, out, config, checkpoint_minutes, watch, progress)
+    together = workers.of_this_run()
+    training = _Training(store, out, config, checkpoint_minutes, watch, progress, together)
     with ExitStack() as alone:
         try:
             training.begin(resume, alone)
@@ -336,8 +339,9 @@ class _Training:
         checkpoint_minutes: float,
         watch: Sequence[str],
         progress: Callable[[Progress], None] | None,
+        together: Workers,
     ) -> None:
-        self.store, self.out, self.config = store, out, config
+        self.store, self.out, self.config, self.workers = store, out, config, together
         self.created = False  # is the run's folder ours, and new?
         self.checkpoint_seconds, self.progress = 60.0 * checkpoint_minutes, progress
         self.tokens = store.split("train").tokens
@@ -347,17 +351,22 @@ class _Training:
                 f"{store.path} has no validation text, which --schedule halve needs: prepare it with --valid or "
                 "--valid-sentences, or train with --schedule linear"
             )
+        if together.size > 1:
+            self._agree()
+        # what this worker trains on: alone, it is everything
+        self.own_store, self.own_config = together.share(store), self._own_config()
+        own_tokens = self.own_store.split("train").tokens
         vocabulary = store.vocabulary
-        self.sizes = config.sizes(len(vocabulary), self.tokens)
+        self.sizes = self.own_config.sizes(len(vocabulary), own_tokens)
         self.model_class = config.model_class()
-        self.steps_per_epoch, self.carried_shapes = -(-self.tokens // config.batch_size), {}
+        self.steps_per_epoch, self.carried_shapes = -(-own_tokens // self.own_config.batch_size), {}
         if config.by_torch:
             from ncelm.torch.engine import carried_shapes, steps_per_epoch
 
-            self.steps_per_epoch = steps_per_epoch(config, self.tokens)
-            self.carried_shapes = carried_shapes(config, self.tokens)
+            self.steps_per_epoch = steps_per_epoch(self.own_config, own_tokens)
+            self.carried_shapes = carried_shapes(self.own_config, own_tokens)
         self._check_memory()
-        self.noise = noise_of(store, config.noise, config.noise_power, config.bigram_smoothing)
+        self.noise = noise_of(self.own_store, config.noise, config.noise_power, config.bigram_smoothing)
         self.context_numbers, self.contexts = NO_NUMBERS, 0
         if config.constants == "learned":
             context, after = config.model.context, config.model.context_after
@@ -365,11 +374,30 @@ class _Training:
         self.state = _State(rate=config.learning_rate)
         self.metrics = run.Metrics(out / run.METRICS)
         self.model: TrainedModel
+        self.last_record: dict[str, Any] = {}
         self.last_weights: list[tuple[int, Weights]] = []  # of the last few minibatches, by step
+
+    def _agree(self) -> None:
+        """Several workers: the same of everything that matters."""
+        if self.config.constants == "learned":
+            raise NcelmError("--constants learned goes with one process, not with torchrun")
+        options = {**asdict(self.config), "out": str(self.out), "watch": self.watch}
+        version, options_text = f"{__version__} {run.VERSION}", json.dumps(options, sort_keys=True)
+        self.workers.agree({"ncelm": version, "token store": self.store.fingerprint, "set of options": options_text})
+
+    def _own_config(self) -> TrainConfig:
+        """A worker's part of each minibatch, and random numbers of its own."""
+        size = self.workers.size
+        if size == 1:
+            return self.config
+        part = -(-self.config.batch_size // size)
+        unroll = min(self.config.unroll, part)
+        seed = (self.config.seed * size + self.workers.rank) % 2**63
+        return replace(self.config, batch_size=part, unroll=unroll, seed=seed)
 
     def _check_memory(self) -> None:
         """Better to say so now than to be killed later."""
-        needed, there = self.config.memory_bytes(self.sizes.vocabulary, self.tokens), total_memory()
+        needed, there = self.own_config.memory_bytes(self.sizes.vocabulary, self.tokens), total_memory()
         if there is not None and needed > there:
             raise NcelmError(
                 f"training would take about {needed / 1e9:,.1f} GB of memory and this machine has {there / 1e9:,.1f} GB"
@@ -379,7 +407,36 @@ class _Training:
     # -- beginning and resuming ---------------------------------------------------------------------------------------
 
     def begin(self, resume: bool, alone: ExitStack) -> None:
-        """Make the run's folder, or take up what is in it; no other process may train there until `alone` is closed."""
+        """Make the run's folder, or take up what is in it; no other process may train there until `alone` is closed.
+
+        Of several workers the first does, and tells the others.
+        """
+        began = 0.0
+        try:
+            if self.workers.rank == 0:
+                self._begin(resume, alone)
+                began = 1.0
+        finally:
+            (began,) = self.workers.first_says(np.array([began]))
+        if not began:
+            raise NcelmError("worker 0 could not begin: see what it says")
+        if self.workers.rank > 0:
+            self._initialise()
+        self.workers.hand_out(self.model.arrays() | self.squares)
+        if self.workers.size > 1:
+            self._hand_out_state()
+            self.workers.watch(self.model.arrays(), self.squares, self.store.vocabulary.counts)
+
+    def _hand_out_state(self) -> None:
+        """Where the first worker is, all are."""
+        state = self.state
+        names = [name for name, value in vars(state).items() if type(value) in (int, float, bool, type(None))]
+        mine = [math.nan if (value := getattr(state, name)) is None else float(value) for name in names]
+        for name, number in zip(names, self.workers.first_says(np.array(mine)).tolist(), strict=True):
+            kind = type(getattr(_State(), name))
+            setattr(state, name, None if math.isnan(number) else float(number) if kind is type(None) else kind(number))
+
+    def _begin(self, resume: bool, alone: ExitStack) -> None:
         resume = resume and self.out.exists()
         if resume:
             self._check_same_run()
@@ -492,16 +549,17 @@ class _Training:
             from ncelm.torch.models import NeuralModel
 
             assert isinstance(self.model, NeuralModel)
-            return TorchEngine(self.model, self.squares, self.noise, self.store, self.config, self.carried, team)
+            config = self.own_config
+            return TorchEngine(self.model, self.squares, self.noise, self.own_store, config, self.carried, team)
         assert isinstance(self.model, LogBilinear)
         return Engine(
             self.model,
             self._square_parameters(),
             self.noise,
-            self.store,
+            self.own_store,
             self.sizes,
             self.config.method,
-            self.config.seed,
+            self.own_config.seed,
             self.config.penalty,
             team,
             self.constants,
@@ -510,6 +568,8 @@ class _Training:
         )
 
     def _last_record(self) -> dict[str, Any]:
+        if self.workers.rank > 0:  # who may not even see the file
+            return self.last_record
         records = self.metrics.read()
         if not records:
             raise NcelmError(f"{self.metrics.path} is gone or empty, but training is finished: {self.out} can be used")
@@ -527,10 +587,14 @@ class _Training:
     def _train_epoch(self, engine: TrainingEngine, team: Team, interrupted: threading.Event) -> None:
         state, steps = self.state, self.steps_per_epoch
         while state.step < steps:
-            n = min(engine.planned, steps - state.step)
+            n = min(engine.planned, self.workers.steps, steps - state.step)
             began = time.perf_counter()
             rates = self._rates(state.epoch * steps + state.step + np.arange(n), steps)
             losses = engine.run(state.epoch, state.step, rates, rates * self.config.matrix_rate)
+            self.workers.exchange(everything=state.step + n == steps)
+            due = self.workers.rank == 0 and time.monotonic() - self.last_checkpoint > self.checkpoint_seconds
+            together = self.workers.total(np.array([*losses, interrupted.is_set(), due]))
+            losses, (stop, save) = together[:n], together[n:]
             state.seconds += time.perf_counter() - began
             for loss in losses:  # one by one: the sum must not depend on how many ran together
                 state.loss_sum += float(loss)
@@ -543,11 +607,11 @@ class _Training:
             if self.config.estimator == "importance":
                 self._look_astray(team, n)
             self._report(None)
-            if interrupted.is_set():
+            if stop or (save and state.step < steps):
+                self.workers.exchange(everything=True)
                 self._checkpoint()
+            if stop:
                 self._interrupted()
-            if time.monotonic() - self.last_checkpoint > self.checkpoint_seconds and state.step < steps:
-                self._checkpoint()
 
     def _rates(self, steps_done: np.ndarray, steps_per_epoch: int) -> np.ndarray:
         """The learning rate of each update."""
@@ -580,17 +644,13 @@ class _Training:
         if not all(run.usable(array) for array in self.model.arrays().values()):
             self._diverged("some parameters are enormous or not a number any more")
         best = True
+        if self.workers.size > 1:
+            record |= {"workers": self.workers.size, "bytes_sent": self.workers.bytes_sent}
         if "valid" in self.store.splits:
-            valid = evaluate.evaluate_split(self.model, self.store, "valid", team)
-            record |= {
-                "valid_perplexity": valid.perplexity,
-                "valid_log_z_mean": valid.log_z_mean,
-                "valid_log_z_std": valid.log_z_std,
-            }
-            best = self._judge(valid.perplexity)
+            record |= self._evaluate("valid", team)
+            best = self._judge(record["valid_perplexity"])
         for name in self.watch:
-            watched = evaluate.evaluate_split(self.model, self.store, name, team)
-            record |= {f"{name}_perplexity": watched.perplexity}
+            record |= {f"{name}_perplexity": self._evaluate(name, team)[f"{name}_perplexity"]}
         record["best_epoch"] = state.best_epoch if not best else state.epoch + 1
         state.epoch, state.step, state.loss_sum, state.seconds_at_epoch = (
             state.epoch + 1,
@@ -600,14 +660,26 @@ class _Training:
         )
         if best:
             state.best_epoch = state.epoch
+        if best and self.workers.rank == 0:
             run.write_arrays(self.out / run.MODEL, self.model.arrays(), {"kind": self.config.model.architecture})
         out_of_patience = config.schedule == "halve" and state.without_improvement >= config.patience
         state.finished = out_of_patience or state.epoch == config.epochs
         record["finished"] = state.finished
-        self.metrics.add(record)
+        self.last_record = record
+        if self.workers.rank == 0:
+            self.metrics.add(record)
         state.metrics_bytes = self.metrics.size
         self._checkpoint()
         self._report(record)
+
+    def _evaluate(self, name: str, team: Team) -> dict[str, float]:
+        """How well the model predicts a split: the first worker looks, and tells the others."""
+        found = [0.0, 0.0, 0.0]
+        if self.workers.rank == 0:
+            result = evaluate.evaluate_split(self.model, self.store, name, team)
+            found = [result.perplexity, result.log_z_mean, result.log_z_std]
+        found = self.workers.first_says(np.array(found)).tolist()
+        return dict(zip((f"{name}_perplexity", f"{name}_log_z_mean", f"{name}_log_z_std"), found, strict=True))
 
     def _judge(self, perplexity: float) -> bool:
         """Follow validation perplexity: halve the rates, count epochs without improvement; is this the best model?"""
@@ -691,7 +763,8 @@ class _Training:
                 }
                 for step, weights in self.last_weights
             ]
-        self.metrics.add(record)
+        if self.workers.rank == 0:
+            self.metrics.add(record)
         raise DivergedError(self._divergence(record))
 
     def _divergence(self, record: dict[str, Any]) -> str:
@@ -708,6 +781,8 @@ class _Training:
         )
 
     def _checkpoint(self) -> None:
+        if self.workers.rank > 0:
+            return
         arrays = self.model.arrays() | {f"squares.{name}": array for name, array in self.squares.items()}
         if self.contexts:
             arrays |= {"constants": self.constants.values, "squares.constants": self.constants.squares}

@@ -29,6 +29,7 @@ from ncelm.terminal import (
 )
 from ncelm.text import read_line_blocks, read_lines
 from ncelm.training import TrainConfig, train
+from ncelm.workers import rank
 
 Table = Annotated[
     Literal["context", "target"],
@@ -195,6 +196,8 @@ class Train:
                 checkpoint_minutes=self.checkpoint_minutes,
                 progress=lambda at: show_training(bar, at),
             )
+        if rank() > 0:  # one answer is enough
+            return
         if self.json:
             print_json({"run": str(self.out), **result})
             return

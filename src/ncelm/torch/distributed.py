@@ -1,0 +1,143 @@
+"""Training by several processes, on one machine or many, under torchrun.
+
+Each worker has its own part of the text and its own copy of the model, and trains on its share of every minibatch; now
+and then they put together what they have learned. A row of a table becomes what it was the last time, plus the changes
+of all workers since, and so do Adagrad's sums of squares: as if one process had taken all their steps, only that each
+step knew nothing of the last few of the others. Rows of frequent words, which all workers change all the time, are
+exchanged often, all others rarely (as in HogBatch: Ji, Satish, Li & Dubey 2016). Rows that nobody has changed are never
+sent.
+"""
+
+import atexit
+import hashlib
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Self
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ncelm.corpus import Split, TokenStore
+from ncelm.errors import NcelmError
+
+STEPS = 4  # minibatches between two exchanges
+RARELY = 4  # every so many exchanges are of all rows, the others of frequent words only
+FREQUENT = 512  # so many words are frequent
+
+
+@dataclass
+class _Table:
+    """A parameter, row by row, as it is and as it was when it was exchanged last."""
+
+    values: np.ndarray  # (rows, width)
+    squares: np.ndarray  # (rows, width), or (0, width) for SGD
+    frequent: np.ndarray  # rows that are exchanged often
+    former_values: np.ndarray = field(init=False)
+    former_squares: np.ndarray = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.former_values, self.former_squares = self.values.copy(), self.squares.copy()
+
+
+class Group:
+    """Workers that torchrun has started."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size, self.steps, self.bytes_sent = rank, size, STEPS, 0
+        self._tables: list[_Table] = []
+        self._exchanges = 0
+
+    @classmethod
+    def join(cls) -> Self:
+        """Meet the others, as the environment says where."""
+        if not dist.is_initialized():
+            # an epoch's validation, which the others wait for, may take long
+            dist.init_process_group("gloo", timeout=timedelta(hours=2))
+            atexit.register(dist.destroy_process_group)
+        return cls(dist.get_rank(), dist.get_world_size())
+
+    def agree(self, facts: dict[str, str]) -> None:
+        """Refuse to begin unless these are the same for all."""
+        for what, fact in facts.items():
+            mine = torch.from_numpy(np.frombuffer(hashlib.sha256(fact.encode()).digest(), np.uint8).copy())
+            every = [torch.empty_like(mine) for _ in range(self.size)]
+            dist.all_gather(every, mine)
+            for rank, theirs in enumerate(every):
+                if not torch.equal(theirs, every[0]):
+                    raise NcelmError(f"worker {rank} has another {what} than worker 0: give all workers the same")
+
+    def share(self, store: TokenStore) -> TokenStore:
+        """The store with this worker's part of the training text only; at most `size` - 1 words are nobody's."""
+        whole = store.split("train")
+        length = whole.tokens // self.size
+        if length == 0:
+            raise NcelmError(f"{store.path} has {whole.tokens} words of training text: too few for {self.size} workers")
+        ids = whole.ids[self.rank * length : (self.rank + 1) * length]
+        part = Split("train", ids, np.array([0, length], np.uint64), whole.unknown)
+        return replace(store, splits=store.splits | {"train": part})
+
+    def total(self, numbers: np.ndarray) -> np.ndarray:
+        """The sum over all workers."""
+        return self._sum(np.array(numbers, np.float64))
+
+    def first_says(self, numbers: np.ndarray) -> np.ndarray:
+        """What the first worker has there."""
+        answer = np.array(numbers, np.float64)
+        dist.broadcast(torch.from_numpy(answer), 0)
+        return answer
+
+    def hand_out(self, arrays: dict[str, np.ndarray]) -> None:
+        """Fill the arrays of all with the first worker's."""
+        for array in arrays.values():
+            if array.size:
+                dist.broadcast(torch.from_numpy(array), 0)
+
+    # -- what was learned ---------------------------------------------------------------------------------------------
+
+    def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray) -> None:
+        """These are the parameters and Adagrad's sums of squares that `exchange` is about."""
+        by_frequency = np.argsort(-counts, kind="stable")[:FREQUENT]
+        self._tables = []
+        for name, array in values.items():
+            rows = array.reshape(len(array), -1)
+            squares = sums[name].reshape(len(sums[name]), rows.shape[1])
+            # the out-of-sentence word is beside every sentence; what has no row for each word is small or hashed
+            frequent = np.append(by_frequency, counts.size) if len(rows) == counts.size + 1 else by_frequency
+            if len(rows) < counts.size:
+                frequent = np.arange(len(rows))
+            elif len(rows) > counts.size + 1:
+                frequent = np.zeros(0, np.int64)
+            self._tables.append(_Table(rows, squares, frequent))
+
+    def exchange(self, everything: bool = False) -> None:
+        """Put together what each has learned since the last time; `everything`, or what is due."""
+        self._exchanges += 1
+        everything = everything or self._exchanges % RARELY == 0
+        for table in self._tables:
+            self._exchange(table, np.arange(len(table.values)) if everything else table.frequent)
+
+    def _exchange(self, table: _Table, rows: np.ndarray) -> None:
+        changed = np.any(table.values[rows] != table.former_values[rows], axis=1)  # (rows,)
+        rows = rows[self._sum(changed.astype(np.int32)) > 0]  # by anybody
+        if rows.size == 0:
+            return
+        news = table.values[rows] - table.former_values[rows]  # (rows, width)
+        if len(table.squares):
+            grown = table.squares[rows] - table.former_squares[rows]
+            news = np.concatenate([news, grown], axis=1)
+        news = self._sum(news)
+        width = table.values.shape[1]
+        table.former_values[rows] += news[:, :width]
+        table.values[rows] = table.former_values[rows]
+        if len(table.squares):
+            table.former_squares[rows] += news[:, width:]
+            table.squares[rows] = table.former_squares[rows]
+
+    def _sum(self, array: np.ndarray) -> np.ndarray:
+        """The sum over all workers, in place."""
+        if array.size:
+            dist.all_reduce(torch.from_numpy(array))
+            # a ring: each worker sends all but its own share twice
+            self.bytes_sent += 2 * array.nbytes * (self.size - 1) // self.size
+        return array

@@ -1,0 +1,91 @@
+"""Those who train one model together: this process alone, or several started by torchrun."""
+
+import os
+from typing import Protocol
+
+import numpy as np
+
+from ncelm.corpus import TokenStore
+
+
+class Workers(Protocol):
+    """What training asks of them. Every worker must ask the same questions in the same order."""
+
+    rank: int  # the first is 0, and it alone writes files
+    size: int
+    steps: int  # most minibatches between two exchanges
+
+    def agree(self, facts: dict[str, str]) -> None:
+        """Refuse to begin unless these are the same for all."""
+
+    def share(self, store: TokenStore) -> TokenStore:
+        """The store with this worker's part of the training text only."""
+
+    def total(self, numbers: np.ndarray) -> np.ndarray:
+        """The sum over all workers."""
+
+    def first_says(self, numbers: np.ndarray) -> np.ndarray:
+        """What the first worker has there."""
+
+    def hand_out(self, arrays: dict[str, np.ndarray]) -> None:
+        """Fill the arrays of all with the first worker's."""
+
+    def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray) -> None:
+        """These are the parameters and Adagrad's sums of squares that `exchange` is about."""
+
+    def exchange(self, everything: bool = False) -> None:
+        """Put together what each has learned since the last time; `everything`, or what is due."""
+
+    @property
+    def bytes_sent(self) -> int:
+        """By this worker, in all exchanges."""
+
+
+class Alone:
+    """One process: nobody to ask."""
+
+    rank, size, steps, bytes_sent = 0, 1, 1_000_000, 0
+
+    def agree(self, facts: dict[str, str]) -> None:
+        """There is nobody to disagree."""
+
+    def share(self, store: TokenStore) -> TokenStore:
+        """All of it."""
+        return store
+
+    def total(self, numbers: np.ndarray) -> np.ndarray:
+        """The numbers themselves."""
+        return numbers
+
+    def first_says(self, numbers: np.ndarray) -> np.ndarray:
+        """The numbers themselves."""
+        return numbers
+
+    def hand_out(self, arrays: dict[str, np.ndarray]) -> None:
+        """They are here already."""
+
+    def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray) -> None:
+        """Nothing to watch."""
+
+    def exchange(self, everything: bool = False) -> None:
+        """Nothing to exchange."""
+
+
+def rank() -> int:
+    """Which of the workers this process is, as torchrun tells it: 0 if it is alone."""
+    return int(os.environ["RANK"]) if started_by_torchrun() else 0
+
+
+def started_by_torchrun() -> bool:
+    """Are there several of us?"""
+    needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+    return all(name in os.environ for name in needed) and int(os.environ["WORLD_SIZE"]) > 1
+
+
+def of_this_run() -> Workers:
+    """This process alone, unless torchrun has started it."""
+    if not started_by_torchrun():
+        return Alone()
+    from ncelm.torch.distributed import Group
+
+    return Group.join()
