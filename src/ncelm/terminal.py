@@ -9,16 +9,29 @@ from typing import Annotated, Any
 from tqdm import tqdm
 from tyro.conf import Positional, arg
 
+from ncelm.errors import NcelmError
 from ncelm.run import METRICS, Metrics
 from ncelm.training import Progress
 from ncelm.workers import rank
 
+Shard = Annotated[
+    str | None,
+    arg(metavar="I/N", help="Only the I-th of N parts, for schedulers: what the parts say, one after another, is all."),
+]
 Json = Annotated[bool, arg(help="Answer in JSON, for programs.")]
 Threads = Annotated[int | None, arg(help="Threads to use; all cores by default. The result is the same to the bit.")]
 Run = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `train`, `ngram …` or `mix` has made.")]
 VectorRun = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `train` or `lsa train` has made.")]
 Store = Annotated[Path, Positional, arg(metavar="STORE", help="A folder that `ncelm prepare` has made.")]
 NewRun = Annotated[Path, arg(help="The run: a folder that does not exist yet.")]
+
+
+def parse_shard(text: str) -> tuple[int, int]:
+    """ "2/8": the second of eight parts."""
+    number, slash, shards = text.partition("/")
+    if not (slash and number.isdecimal() and shards.isdecimal() and 1 <= int(number) <= int(shards) <= 1_000_000):
+        raise NcelmError(f"--shard is {text!r}: give a part and how many there are, such as 2/8; the first is 1/8")
+    return int(number), int(shards)
 
 
 def print_json(answer: dict[str, Any]) -> None:

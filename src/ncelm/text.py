@@ -182,6 +182,17 @@ def byte_ranges(path: Path | str, encoding: str, size: int, *, at_blank_lines: b
     return list(zip(cuts, [*cuts[1:], None], strict=True))
 
 
+def shard_of(path: Path | str, encoding: str, number: int, shards: int) -> tuple[int, int | None]:
+    """Where the number-th of so many parts of a file of lines starts and stops; together they are the file.
+
+    Parts are numbered from 1. Those of a small file may be empty: they stop where they start.
+    """
+    if str(path) == "-" or Path(path).suffix == ".gz" or not _CUTTABLE.fullmatch(_codec(encoding)):
+        raise NcelmError(f"{path} cannot be read in parts: --shard is for files that are not packed, in utf-8 or so")
+    ranges = byte_ranges(path, encoding, max(-(-file_size(Path(path)) // shards), 1), at_blank_lines=False)
+    return ranges[number - 1] if number <= len(ranges) else (0, 0)
+
+
 def file_size(path: Path) -> int:
     """Return the bytes of a file that is there and is a file, or say what is wrong."""
     with _reading(path):

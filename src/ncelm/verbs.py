@@ -16,18 +16,20 @@ from ncelm.run import open_store
 from ncelm.terminal import (
     Json,
     Run,
+    Shard,
     Store,
     Threads,
     VectorRun,
     count,
     metrics,
     on_terminal,
+    parse_shard,
     print_json,
     progress_bar,
     show,
     show_training,
 )
-from ncelm.text import read_line_blocks, read_lines
+from ncelm.text import read_line_blocks, read_lines, shard_of
 from ncelm.training import TrainConfig, train
 from ncelm.workers import rank
 
@@ -273,6 +275,7 @@ class Score:
             "training by nce. `ncelm evaluate` tells by how much they miss (log Z)."
         ),
     ] = False
+    shard: Shard = None
     encoding: Annotated[str, arg(help="Of the text.")] = "utf-8"
     threads: Threads = None
     json: Json = False
@@ -286,7 +289,8 @@ class Score:
                 "sentence probabilities",
                 file=sys.stderr,
             )
-        for lines in read_line_blocks(self.file, self.encoding, keep_blank=True):
+        start, stop = shard_of(self.file, self.encoding, *parse_shard(self.shard)) if self.shard else (0, None)
+        for lines in read_line_blocks(self.file, self.encoding, start=start, stop=stop, keep_blank=True):
             how = (lines, not self.no_end, not self.unnormalised)
             answers = (
                 map(self._words, lm.full_scores_of(*how)) if self.per_word else map(self._total, lm.scores_of(*how))

@@ -1,0 +1,101 @@
+"""Several workers under torchrun: the same quality as one, a killed worker, and those that do not fit together."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+
+from tests.test_training import store  # noqa: E402, F401  (a fixture)
+
+from ncelm import run  # noqa: E402
+from ncelm.preparing import prepare  # noqa: E402
+from ncelm.training import train  # noqa: E402
+
+OPTIONS = {"context": 2, "dim": 8, "noise_samples": 10, "batch_size": 40, "learning_rate": 0.2}
+WORDS = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
+
+
+def torchrun(arguments, *options, script=("-m", "ncelm")):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options]
+    return subprocess.Popen(
+        [*command, *script, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+
+
+def finished(process):
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err
+
+
+@pytest.mark.slow
+def test_two_workers_learn_what_one_does(store, tmp_path):  # noqa: F811
+    alone = train(store, tmp_path / "one", epochs=4, threads=1, **OPTIONS)
+    arguments = ["train", store.path, "--out", tmp_path / "two", "--epochs", "4", "--threads", "1", *WORDS, "--json"]
+    code, out, err = finished(torchrun(arguments))
+    assert code == 0, err
+    (answer,) = out.splitlines()  # of one worker only
+    together = json.loads(answer)
+    assert together["workers"] == 2
+    assert together["bytes_sent"] > 0
+    assert together["valid_perplexity"] == pytest.approx(alone["valid_perplexity"], rel=0.05)  # of 400 sentences
+    assert [line["epoch"] for line in run.Metrics(tmp_path / "two" / run.METRICS).read()] == [1, 2, 3, 4]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_restarted_from_the_checkpoint(store, tmp_path):  # noqa: F811
+    out = tmp_path / "run"
+    options = ["--epochs", "60", "--threads", "1", "--checkpoint-minutes", "0", "--resume", *WORDS, "--json"]
+    process = torchrun(["train", store.path, "--out", out, *options], "--max-restarts", "2")
+    deadline = time.monotonic() + 120
+    while not (out / run.METRICS).exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    # the workers are the children of torchrun
+    children = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, text=True, check=True)
+    os.kill(int(children.stdout.split()[-1]), signal.SIGKILL)
+    code, answer, err = finished(process)
+    assert code == 0, err
+    assert json.loads(answer.splitlines()[-1])["epoch"] == 60
+    assert [line["epoch"] for line in run.Metrics(out / run.METRICS).read()] == list(range(1, 61))
+
+
+DIFFERENT = """
+import os, sys
+from ncelm.cli import main
+first = os.environ["RANK"] == "0"
+sys.exit(main([word if "|" not in word else word.split("|")[not first] for word in sys.argv[1:]]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["token store", "set of options"])
+def test_workers_that_do_not_fit_together_are_refused(store, tmp_path, what):  # noqa: F811
+    (tmp_path / "text").write_text("a b c d\n" * 50)
+    other = prepare(train=tmp_path / "text", out=tmp_path / "other", boundary="sentence")
+    (tmp_path / "different.py").write_text(DIFFERENT)
+    where = f"{store.path}|{other.path}" if what == "token store" else store.path
+    dim = "--dim=8|--dim=9" if what == "set of options" else "--dim=8"
+    arguments = ["train", where, "--out", tmp_path / "run", "--epochs", "1", "--threads", "1", dim]
+    code, _, err = finished(torchrun(arguments, script=(tmp_path / "different.py",)))
+    assert code != 0
+    assert f"ncelm: worker 1 has another {what} than worker 0: give all workers the same" in err
+    assert "Error" not in "".join(line for line in err.splitlines() if line.startswith("ncelm"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_learned_constants_are_for_one_process(store, tmp_path):  # noqa: F811
+    command = ["train", store.path, "--out", tmp_path / "run", "--constants", "learned", "--threads", "1"]
+    code, _, err = finished(torchrun(command))
+    assert code != 0
+    assert "ncelm: --constants learned goes with one process" in err
