@@ -365,3 +365,16 @@ def test_importing_ncelm_is_light():
     code = "import sys, ncelm; print([m for m in ('numba', 'scipy', 'nltk', 'tyro', 'torch') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_score_in_shards(folder, capsys):
+    """What the parts say, one after another, is what the whole says."""
+    text = folder / "to-score"
+    text.write_text("the cat sat\n\na dog and a log\n" * 20)
+    assert main(["score", str(folder / "run"), str(text)]) == 0
+    whole = capsys.readouterr().out
+    for number in (1, 2, 3):
+        assert main(["score", str(folder / "run"), str(text), "--shard", f"{number}/3"]) == 0
+    assert capsys.readouterr().out == whole
+    refused(capsys, ["score", folder / "run", text, "--shard", "4/3"], "--shard is '4/3'", "such as 2/8")
+    refused(capsys, ["score", folder / "run", "--shard", "1/3"], "cannot be read in parts")

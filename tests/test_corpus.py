@@ -17,6 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from ncelm import preparing, tokenising
+from ncelm.cli import main
 from ncelm.corpus import TokenStore, contexts_and_targets
 from ncelm.errors import NcelmError
 from ncelm.preparing import prepare
@@ -483,3 +484,62 @@ def test_counts_that_are_not_those_of_the_text_are_seen(tmp_path):
     vocab.write_text(vocab.read_text().replace("a\t60", "a\t59").replace("c\t20", "c\t21"))
     with pytest.raises(NcelmError, match="counts that are not those"):
         TokenStore.open(tmp_path / "store")
+
+
+class TestParts:
+    """A text that several machines have tokenised, each a part of it."""
+
+    @pytest.fixture
+    def works(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(tokenising, "PROSE_UNIT", 2000)
+        for name in ("one", "two", "three"):
+            (tmp_path / name).write_text(PROSE + f"Then {name} came. And {name} was late.\n" * 9)
+        return [tmp_path / name for name in ("one", "two", "three")]
+
+    OPTIONS = {"lowercase": True, "punkt": "train", "workers": 1}  # noqa: RUF012
+
+    @pytest.mark.parametrize("parts", [1, 3, 50])
+    def test_the_store_is_the_same_as_in_one_go(self, works, tmp_path, parts):
+        whole = prepare(works, out=tmp_path / "whole", min_count=2, **self.OPTIONS)
+        for number in reversed(range(1, parts + 1)):
+            part = preparing.prepare_part(number, parts, works, out=tmp_path / "store", **self.OPTIONS)
+            assert part == tmp_path / f"store.part-{number}-of-{parts}"
+        store = prepare(works, out=tmp_path / "store", min_count=2, parts=parts, **self.OPTIONS)
+        for path in whole.path.iterdir():
+            assert (store.path / path.name).read_bytes() == path.read_bytes()
+        assert nothing_left(tmp_path, "one", "two", "three", "whole", "store")
+
+    def test_parts_that_do_not_fit_are_refused(self, works, tmp_path):
+        def join(**changes):
+            return prepare(works, out=tmp_path / "store", parts=2, **(self.OPTIONS | changes))
+
+        with pytest.raises(NcelmError, match=r"store.part-1-of-2 is missing: make it first, with --shard 1/2"):
+            join()
+        for number in (1, 2):
+            preparing.prepare_part(number, 2, works, out=tmp_path / "store", **self.OPTIONS)
+        with pytest.raises(NcelmError, match="another text or with other options"):
+            join(lowercase=False)
+        with pytest.raises(NcelmError, match="exists already"):
+            preparing.prepare_part(1, 2, works, out=tmp_path / "store", **self.OPTIONS)
+        with pytest.raises(NcelmError, match="part 3 of 2 does not exist"):
+            preparing.prepare_part(3, 2, works, out=tmp_path / "store", **self.OPTIONS)
+        (numbers, *_) = sorted((tmp_path / "store.part-1-of-2").rglob("*.numbers"))
+        numbers.write_bytes(numbers.read_bytes()[:-8] + b"\xff" * 8)
+        with pytest.raises(NcelmError, match="part-1-of-2 is damaged: make the part anew"):
+            join()
+        numbers.unlink()
+        with pytest.raises(NcelmError, match="make the part anew"):
+            join()
+        assert not (tmp_path / "store").exists()
+        assert (tmp_path / "store.part-2-of-2").exists()
+
+    def test_on_the_command_line(self, works, tmp_path, capsys):
+        command = ["prepare", *map(str, works), "--out", str(tmp_path / "store"), "--punkt", "train"]
+        for number in (1, 2):
+            assert main([*command, "--shard", f"{number}/2"]) == 0
+            assert f"part {number}/2 is done" in capsys.readouterr().out
+        assert main([*command, "--join", "2", "--shard", "1/2"]) == 2
+        assert main([*command, "--shard", "3/2"]) == 2
+        assert "the first is 1/8" in capsys.readouterr().err
+        assert main([*command, "--join", "2"]) == 0
+        assert TokenStore.open(tmp_path / "store").split("train").tokens > 1000

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ncelm import text
 from ncelm.errors import NcelmError
 from ncelm.sentences import BLANK_LINE, SentenceSplitter
-from ncelm.text import TextSettings, byte_ranges, read_lines, read_prose
+from ncelm.text import TextSettings, byte_ranges, read_lines, read_prose, shard_of
 
 PROSE = (
     """Mr. Smith went to Washington. He met Dr. Jones there, and Mr. Brown. They spoke for hours.
@@ -274,3 +274,17 @@ class TestSentenceSplitter:
                 "Prof. Moriarty came.",
                 "Why?",
             ]
+
+
+def test_shards_of_a_file_are_the_file(tmp_path):
+    lines = [f"line {i}" * (i % 7) for i in range(100)]
+    (tmp_path / "text").write_text("\n".join(lines))
+    for shards in (1, 3, 8, 500):
+        read = []
+        for number in range(1, shards + 1):
+            start, stop = shard_of(tmp_path / "text", "utf-8", number, shards)
+            read += read_lines(tmp_path / "text", start=start, stop=stop, keep_blank=True)
+        assert read == lines
+    for path in ("-", "text.gz"):
+        with pytest.raises(NcelmError, match="cannot be read in parts"):
+            shard_of(path, "utf-8", 1, 2)

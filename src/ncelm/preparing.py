@@ -5,12 +5,15 @@ and test sentences, counts the training words, makes the vocabulary, and streams
 through a table from numbers to ids. Units do not depend on the number of workers, so neither does the store.
 """
 
+import hashlib
 import itertools
+import json
 import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -19,7 +22,7 @@ import numpy.typing as npt
 
 from ncelm.corpus import SPLITS, Boundary, SplitWriter, TokenStore, id_type, write_description
 from ncelm.errors import NcelmError
-from ncelm.files import new_folder
+from ncelm.files import new_folder, read_json, refuse_existing, write_json
 from ncelm.sentences import PUNKT_TRAINING_CHARACTERS, SentenceSplitter
 from ncelm.text import TextSettings, check_encoding, file_size, read_prose
 from ncelm.tokenising import BLOCK, SPILLS, Unit, tokenise, units_of
@@ -29,6 +32,7 @@ from ncelm.vocabulary import Vocabulary, check_cut
 Paths = Path | str | Sequence[Path | str] | None
 HeldOut = dict[str, npt.NDArray[np.int64]]  # split -> sentences of the training text, sorted
 Punkt = Literal["english", "train"]
+PART = "part.json"  # describes a part of a text that was tokenised by itself
 
 
 def prepare(
@@ -50,6 +54,7 @@ def prepare(
     gutenberg: bool = False,
     skip_broken: bool = False,
     workers: int | None = None,
+    parts: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> TokenStore:
     """Make a token store at `out` and open it.
@@ -75,45 +80,24 @@ def prepare(
             was taken off, works.tsv, into the store. A file that is not in `encoding` is read as latin-1.
         skip_broken: with `gutenberg`, leave a work that is empty or binary out, instead of refusing it.
         workers: processes to tokenise with; by default one for each core.
+        parts: the text was tokenised in so many parts by `prepare_part`: put them together instead.
         progress: called with the bytes read so far and the bytes in all.
     """
+    job = _Job.of(texts, train, valid, test, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
     out = Path(out)
-    files = _files(texts, train, valid, test)
-    prose = not _several(train)
-    text = TextSettings("treebank" if prose else "whitespace", lowercase)
-    boundary = boundary or ("sentence" if prose else "stream")
-    _check(files, boundary, punkt, encoding, seed, workers, valid_sentences, test_sentences)
+    _check_numbers(job.files, seed, workers, valid_sentences, test_sentences)
     check_cut(min_count, vocabulary_size)
-    if (gutenberg or skip_broken) and not (prose and gutenberg):
-        raise NcelmError(
-            "--gutenberg goes with prose (files, folders or tar archives), and --skip-broken with --gutenberg"
-        )
-    given_encoding = encoding
+    done = _part_folders(out, parts) if parts is not None else []
     with new_folder(out) as folder:
-        (folder / SPILLS).mkdir()
-        if prose and (gutenberg or any(map(is_archive, files["train"]))):
-            files["train"], reports = unpack(
-                files["train"],
-                folder / SPILLS,
-                gutenberg=gutenberg,
-                encoding=encoding,
-                skip_broken=skip_broken,
-                progress=progress,
-            )
-            if gutenberg:
-                encoding = "utf-8"  # they are now
-                write_report(folder / REPORT, reports)
-        if prose:
-            _sentence_splitter(punkt, files["train"], encoding).save(folder)
-        units = units_of(files, encoding, text, folder)
-        sentences = tokenise(units, workers, progress)
-        found = Counter(dict.fromkeys(files, 0))
+        units = job.units(folder, progress)
+        sentences = _joined(job, units, done) if done else tokenise(units, workers, progress)
+        found = Counter(dict.fromkeys(job.files, 0))
         for unit, count in zip(units, sentences, strict=True):
             found[unit.split] += count
-        for split in files:
+        for split in job.files:
             if not found[split]:
-                raise NcelmError(f"there are no words in the {split} text ({files[split][0]}): give another")
-        default = min(found["train"] // 20, 500) if prose else 0
+                raise NcelmError(f"there are no words in the {split} text ({job.files[split][0]}): give another")
+        default = min(found["train"] // 20, 500) if job.prose else 0
         held_out = _held_out(
             found["train"],
             default if valid_sentences is None else valid_sentences,
@@ -127,10 +111,10 @@ def prepare(
         vocabulary.save(folder / "vocab.txt")
         write_description(
             folder,
-            boundary=boundary,
+            boundary=job.boundary,
             vocabulary=vocabulary,
-            text=text,
-            punkt=punkt if prose else None,
+            text=job.text,
+            punkt=punkt if job.prose else None,
             splits=_write_splits(folder, spills, vocabulary),
             settings={
                 "min_count": min_count,
@@ -138,12 +122,166 @@ def prepare(
                 "valid_sentences": valid_sentences,
                 "test_sentences": test_sentences,
                 "seed": seed,
-                "encoding": given_encoding,
+                "encoding": encoding,
                 "gutenberg": gutenberg,
             },
         )
         shutil.rmtree(folder / SPILLS)
+    for part in done:
+        shutil.rmtree(part)
     return TokenStore.open(out)
+
+
+def prepare_part(
+    number: int,
+    parts: int,
+    texts: Paths = None,
+    *,
+    out: Path | str,
+    train: Paths = None,
+    valid: Paths = None,
+    test: Paths = None,
+    boundary: Boundary | None = None,
+    lowercase: bool = False,
+    punkt: Punkt = "english",
+    encoding: str = "utf-8",
+    gutenberg: bool = False,
+    skip_broken: bool = False,
+    workers: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Path:
+    """Tokenise the number-th of so many parts of a text, for `prepare(…, parts=parts)` to put together.
+
+    For texts that several machines are to work on, which see the same files. What is left in a folder beside `out`,
+    which is returned, is gone when the store is made; the store is the same as if it had been made in one go.
+    """
+    if not 1 <= number <= parts:
+        raise NcelmError(f"part {number} of {parts} does not exist: parts are numbered from 1")
+    job = _Job.of(texts, train, valid, test, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
+    _check_numbers(job.files, 0, workers)
+    refuse_existing(Path(out))
+    place = _part_folder(Path(out), number, parts)
+    with new_folder(place) as folder:
+        units = job.units(folder, progress)
+        mine = units[number - 1 :: parts]
+        sentences = tokenise(mine, workers, progress) if mine else []
+        plan = job.plan_digest(units)
+        write_json(folder / PART, {"format": "ncelm-part", "version": 1, "plan": plan, "sentences": sentences})
+        job.remove_unpacked(units)
+    return place
+
+
+@dataclass(frozen=True)
+class _Job:
+    """Which text is to be read, and how."""
+
+    files: dict[str, list[Path]]  # of each split
+    text: TextSettings
+    boundary: Boundary
+    punkt: Punkt
+    encoding: str
+    gutenberg: bool
+    skip_broken: bool
+
+    @classmethod
+    def of(
+        cls,
+        texts: Paths,
+        train: Paths,
+        valid: Paths,
+        test: Paths,
+        boundary: Boundary | None,
+        lowercase: bool,
+        punkt: Punkt,
+        encoding: str,
+        gutenberg: bool,
+        skip_broken: bool,
+    ) -> "_Job":
+        files, prose = _files(texts, train, valid, test), not _several(train)
+        boundary = boundary or ("sentence" if prose else "stream")
+        _check(boundary, punkt, encoding)
+        if (gutenberg or skip_broken) and not (prose and gutenberg):
+            raise NcelmError(
+                "--gutenberg goes with prose (files, folders or tar archives), and --skip-broken with --gutenberg"
+            )
+        text = TextSettings("treebank" if prose else "whitespace", lowercase)
+        return cls(files, text, boundary, punkt, encoding, gutenberg, skip_broken)
+
+    @property
+    def prose(self) -> bool:
+        """Are there sentences to be found?"""
+        return self.text.tokenizer == "treebank"
+
+    def units(self, folder: Path, progress: Callable[[int, int], None] | None) -> list[Unit]:
+        """The text, out of its archives and wrappings, in units; `folder` gets what was unpacked and learned."""
+        (folder / SPILLS).mkdir()
+        files, encoding = dict(self.files), self.encoding
+        if self.prose and (self.gutenberg or any(map(is_archive, files["train"]))):
+            files["train"], reports = unpack(
+                files["train"],
+                folder / SPILLS,
+                gutenberg=self.gutenberg,
+                encoding=encoding,
+                skip_broken=self.skip_broken,
+                progress=progress,
+            )
+            if self.gutenberg:
+                encoding = "utf-8"  # they are now
+                write_report(folder / REPORT, reports)
+        if self.prose:
+            _sentence_splitter(self.punkt, files["train"], encoding).save(folder)
+        return units_of(files, encoding, self.text, folder)
+
+    def plan_digest(self, units: list[Unit]) -> str:
+        """Equal for those who have cut the same text in the same way."""
+        each = [(unit.split, Path(unit.path).name, unit.start, unit.bytes, unit.encoding) for unit in units]
+        plan = json.dumps([each, asdict(self.text), self.punkt if self.prose else None, self.gutenberg])
+        return hashlib.sha256(plan.encode()).hexdigest()
+
+    def remove_unpacked(self, units: list[Unit]) -> None:
+        """Of a part only the numbers are needed."""
+        for unit in units:
+            if Path(unit.path).is_relative_to(Path(unit.folder)):
+                Path(unit.path).unlink(missing_ok=True)
+
+
+def _part_folder(out: Path, number: int, parts: int) -> Path:
+    return out.with_name(f"{out.name}.part-{number}-of-{parts}")
+
+
+def _part_folders(out: Path, parts: int) -> list[Path]:
+    """The folders of all parts, which must be there."""
+    if parts < 1:
+        raise NcelmError(f"there cannot be {parts} parts: give at least 1")
+    folders = [_part_folder(out, number, parts) for number in range(1, parts + 1)]
+    for number, folder in enumerate(folders, 1):
+        if not folder.is_dir():
+            raise NcelmError(f"{folder} is missing: make it first, with --shard {number}/{parts}")
+    return folders
+
+
+def _joined(job: _Job, units: list[Unit], parts: list[Path]) -> list[int]:
+    """Take over what was tokenised in parts; return how many sentences each unit has."""
+    sentences = [0] * len(units)
+    for number, part in enumerate(parts):
+        content, mine = read_json(part / PART, "part of a text", "ncelm-part", 1), units[number :: len(parts)]
+        counts = content.get("sentences")
+        if content.get("plan") != job.plan_digest(units):
+            raise NcelmError(f"{part} was made of another text or with other options: make it anew")
+        if not (isinstance(counts, list) and len(counts) == len(mine) and all(type(n) is int for n in counts)):
+            raise NcelmError(f"{part / PART} is damaged: make the part anew")
+        for unit, count in zip(mine, counts, strict=True):
+            sentences[unit.number] = count
+            for file in (unit.numbers_file, unit.words_file):
+                try:
+                    shutil.copyfile(part / SPILLS / file.name, file)
+                except OSError as error:
+                    raise NcelmError(f"{part / SPILLS / file.name} cannot be read: make the part anew") from error
+            numbers = np.memmap(unit.numbers_file, np.uint32, "r") if count else np.zeros(0, np.uint32)
+            words = unit.words_file.read_bytes().count(b"\n") + 1
+            if np.count_nonzero(numbers == 0) != count or (numbers.size and numbers.max() > words):
+                raise NcelmError(f"{part} is damaged: make the part anew")
+    return sentences
 
 
 # ---------------------------------------------------------------------------------------------------------
@@ -191,16 +329,7 @@ def _all_files(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _check(
-    files: dict[str, list[Path]],
-    boundary: Boundary,
-    punkt: Punkt,
-    encoding: str,
-    seed: int,
-    workers: int | None,
-    valid_sentences: int | None,
-    test_sentences: int | None,
-) -> None:
+def _check(boundary: Boundary, punkt: Punkt, encoding: str) -> None:
     """Refuse, before any work, choices that cannot be followed."""
     check_encoding(encoding)
     for name, choice, choices in (
@@ -209,6 +338,16 @@ def _check(
     ):
         if choice not in choices:
             raise NcelmError(f"--{name} is {choice!r}: it must be {' or '.join(choices)}")
+
+
+def _check_numbers(
+    files: dict[str, list[Path]],
+    seed: int,
+    workers: int | None,
+    valid_sentences: int | None = None,
+    test_sentences: int | None = None,
+) -> None:
+    """The same for numbers."""
     if seed < 0:
         raise NcelmError(f"--seed is {seed}: it must not be negative")
     if workers is not None and workers < 1:

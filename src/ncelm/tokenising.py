@@ -150,7 +150,7 @@ def _in_processes(units: list[Unit], workers: int, on_bytes: OnBytes) -> list[in
     for unit in units:
         todo.put(unit)
     news: queue.SimpleQueue[Any] = queue.SimpleQueue()  # from the threads: what `_feed` says
-    sentences = [0] * len(units)
+    sentences = {unit.number: 0 for unit in units}
     processes: list[subprocess.Popen[str]] = []
     threads: list[threading.Thread] = []
     try:
@@ -165,12 +165,13 @@ def _in_processes(units: list[Unit], workers: int, on_bytes: OnBytes) -> list[in
             if kind == "bytes":
                 on_bytes(value)
             elif kind == "done":
-                number, sentences[number] = value
+                number, count = value
+                sentences[number] = count
             elif kind == "failed":
                 raise value
             else:
                 running -= 1
-        return sentences
+        return [sentences[unit.number] for unit in units]
     finally:  # also on Ctrl-C: no worker outlives this call
         for process in processes:
             process.kill()

@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import OmitArgPrefixes, Positional, arg
 
@@ -97,34 +97,50 @@ class Prepare:
     skip_broken: Annotated[
         bool, arg(help="With --gutenberg: leave works out that are empty or binary, instead of stopping.")
     ] = False
+    shard: Annotated[
+        str | None,
+        arg(metavar="I/N", help="Only tokenise the I-th of N parts of the text, for a scheduler that runs all of them "
+            "on machines that see the same files; then run the same command with --join N."),
+    ] = None  # fmt: skip
+    join: Annotated[int | None, arg(metavar="N", help="Make the store of the N parts that --shard has made.")] = None
     workers: Annotated[int | None, arg(help="Processes to use; all cores by default.")] = None
     json: Json = False
 
     def run(self) -> None:
         """Prepare and say what came of it."""
-        from ncelm.preparing import prepare
+        from ncelm.preparing import prepare, prepare_part
         from ncelm.unpacking import REPORT, summary
 
+        if self.shard and self.join is not None:
+            raise NcelmError("give --shard for a part of the work, or --join when all parts are done, not both")
         with progress_bar(unit="B", unit_scale=True, desc="reading") as bar:
+            which: dict[str, Any] = {
+                "texts": self.texts or None,
+                "out": self.out,
+                "train": self.train or None,
+                "valid": self.valid or None,
+                "test": self.test or None,
+                "boundary": self.boundary,
+                "lowercase": self.lowercase,
+                "punkt": self.punkt,
+                "encoding": self.encoding,
+                "gutenberg": self.gutenberg,
+                "skip_broken": self.skip_broken,
+                "workers": self.workers,
+                "progress": show(bar),
+            }
+            if self.shard:
+                part = prepare_part(*parse_shard(self.shard), **which)
+                print_json({"part": str(part)}) if self.json else print(f"{part}: part {self.shard} is done")
+                return
             store = prepare(
-                self.texts or None,
-                out=self.out,
-                train=self.train or None,
-                valid=self.valid or None,
-                test=self.test or None,
-                boundary=self.boundary,
-                lowercase=self.lowercase,
                 min_count=self.min_count,
                 vocabulary_size=self.vocabulary_size,
                 valid_sentences=self.valid_sentences,
                 test_sentences=self.test_sentences,
                 seed=self.seed,
-                punkt=self.punkt,
-                encoding=self.encoding,
-                gutenberg=self.gutenberg,
-                skip_broken=self.skip_broken,
-                workers=self.workers,
-                progress=show(bar),
+                parts=self.join,
+                **which,
             )
         splits = {
             name: {"tokens": split.tokens, "sentences": split.n_sentences, "unknown": split.unknown}
