@@ -54,7 +54,7 @@ def test_two_workers_learn_what_one_does(store, tmp_path):  # noqa: F811
 @pytest.mark.slow
 def test_a_killed_worker_is_restarted_from_the_checkpoint(store, tmp_path):  # noqa: F811
     out = tmp_path / "run"
-    options = ["--epochs", "60", "--threads", "1", "--checkpoint-minutes", "0", "--resume", *WORDS, "--json"]
+    options = ["--epochs", "60", "--threads", "1", "--resume", *WORDS, "--json"]
     process = torchrun(["train", store.path, "--out", out, *options], "--max-restarts", "2")
     deadline = time.monotonic() + 120
     while not (out / run.METRICS).exists():

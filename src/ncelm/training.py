@@ -454,6 +454,7 @@ class _Training:
             self._restore()
         else:
             self._initialise()
+            self.metrics.cut(0)
 
     def _create(self) -> None:
         if (self.out / run.CONFIG).exists():
@@ -497,7 +498,6 @@ class _Training:
         }
         self.constants = kernels.Constants(np.zeros(self.contexts, np.float32), np.full(self.contexts * adagrad, start))
         self.carried = {name: np.zeros(shape, np.float32) for name, shape in self.carried_shapes.items()}
-        self.metrics.cut(0)
 
     def _restore(self) -> None:
         shapes = self.model_class.shapes(self.config.model, self.sizes.vocabulary)

@@ -10,6 +10,8 @@ sent.
 
 import atexit
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Self
@@ -40,6 +42,15 @@ class _Table:
         self.former_values, self.former_squares = self.values.copy(), self.squares.copy()
 
 
+@contextmanager
+def _all_alive() -> Iterator[None]:
+    """While talking to other workers: one that is gone is one line, not a traceback."""
+    try:
+        yield
+    except RuntimeError as error:  # what PyTorch raises for a connection that was closed
+        raise NcelmError("another worker is gone: with --max-restarts torchrun starts all of them again") from error
+
+
 class Group:
     """Workers that torchrun has started."""
 
@@ -62,7 +73,8 @@ class Group:
         for what, fact in facts.items():
             mine = torch.from_numpy(np.frombuffer(hashlib.sha256(fact.encode()).digest(), np.uint8).copy())
             every = [torch.empty_like(mine) for _ in range(self.size)]
-            dist.all_gather(every, mine)
+            with _all_alive():
+                dist.all_gather(every, mine)
             for rank, theirs in enumerate(every):
                 if not torch.equal(theirs, every[0]):
                     raise NcelmError(f"worker {rank} has another {what} than worker 0: give all workers the same")
@@ -84,14 +96,16 @@ class Group:
     def first_says(self, numbers: np.ndarray) -> np.ndarray:
         """What the first worker has there."""
         answer = np.array(numbers, np.float64)
-        dist.broadcast(torch.from_numpy(answer), 0)
+        with _all_alive():
+            dist.broadcast(torch.from_numpy(answer), 0)
         return answer
 
     def hand_out(self, arrays: dict[str, np.ndarray]) -> None:
         """Fill the arrays of all with the first worker's."""
         for array in arrays.values():
             if array.size:
-                dist.broadcast(torch.from_numpy(array), 0)
+                with _all_alive():
+                    dist.broadcast(torch.from_numpy(array), 0)
 
     # -- what was learned ---------------------------------------------------------------------------------------------
 
@@ -137,7 +151,8 @@ class Group:
     def _sum(self, array: np.ndarray) -> np.ndarray:
         """The sum over all workers, in place."""
         if array.size:
-            dist.all_reduce(torch.from_numpy(array))
+            with _all_alive():
+                dist.all_reduce(torch.from_numpy(array))
             # a ring: each worker sends all but its own share twice
             self.bytes_sent += 2 * array.nbytes * (self.size - 1) // self.size
         return array
