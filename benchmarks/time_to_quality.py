@@ -122,11 +122,14 @@ def contenders() -> dict[str, Contender]:
     return {
         "nce-1": Contender("ncelm, NCE (ptb-fast)", 1, by_recipe(recipe("ptb-fast"))),
         "nce-2": Contender("ncelm, NCE (ptb-fast)", 2, by_recipe(recipe("ptb-fast"))),
+        "quick-1": Contender("ncelm, shared noise (ptb-quick)", 1, by_recipe(recipe("ptb-quick"))),
+        "quick-2": Contender("ncelm, shared noise (ptb-quick)", 2, by_recipe(recipe("ptb-quick"))),
         "shared-1": Contender("ncelm, shared noise (ptb-shared)", 1, by_recipe(recipe("ptb-shared"))),
         "shared-2": Contender("ncelm, shared noise (ptb-shared)", 2, by_recipe(recipe("ptb-shared"))),
         "paper-2": Contender("ncelm, NCE as in the paper (ptb-nce)", 2, by_recipe(recipe("ptb-nce"))),
         "ml-2": Contender("ncelm, maximum likelihood (ptb-ml)", 2, by_recipe(recipe("ptb-ml"))),
-        "pytorch-1": Contender("PyTorch, shared noise", 1, by_pytorch(recipe("ptb-shared"))),
+        "pytorch-1": Contender("PyTorch, shared noise, as ptb-shared", 1, by_pytorch(recipe("ptb-shared"))),
+        "pytorch-quick-1": Contender("PyTorch, shared noise, as ptb-quick", 1, by_pytorch(recipe("ptb-quick"))),
     }
 
 

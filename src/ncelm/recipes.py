@@ -48,6 +48,22 @@ def ptb_shared() -> TrainConfig:
     return ptb_fast().with_changes(shared_noise=True, noise_samples=1000)
 
 
+def ptb_quick() -> TrainConfig:
+    """The paper's Penn Treebank result in one pass: small minibatches, each with 250 noise words of its own."""
+    return TrainConfig(
+        model=ModelConfig(context=2),
+        shared_noise=True,
+        noise_samples=250,
+        batch_size=250,
+        learning_rate=0.4,
+        matrix_rate=0.05,
+        adagrad_start=0.1,
+        warm_up=100,
+        spread=0.05,
+        epochs=1,
+    )
+
+
 def ptb_best() -> TrainConfig:
     """The lowest perplexity of a model with two words of context: shared noise, dropout and a small weight penalty."""
     return ptb_shared().with_changes(dropout=0.2, penalty=0.01, epochs=5)
@@ -76,6 +92,7 @@ RECIPES: dict[str, Callable[[], TrainConfig]] = {
     "ptb-ml": ptb_ml,
     "ptb-fast": ptb_fast,
     "ptb-shared": ptb_shared,
+    "ptb-quick": ptb_quick,
     "ptb-best": ptb_best,
     "holmes": holmes,
 }
