@@ -1,12 +1,13 @@
-"""Several models choose a word together: a weighted sum of their scores, the weights learned on questions of our own.
+"""Several models choose a word together: a weighted sum of what they say, the weights learned on questions of our own.
 
 The questions are made from held-out text as those of the challenge were (Zweig & Burges 2011): a rare word of a
 sentence is the answer, and other rare words that an n-gram model might have put in its place are the distractors.
-P(choice) is a softmax over Σ_i λ_i s_i(choice), and the λ that make the answers likeliest are found by convex
-optimisation.
+A model may say several things of a choice (how likely it is, how likely it makes the other words: `Scorer.evidence`),
+each of which has its weight. P(choice) is a softmax over Σ_i λ_i s_i(choice), and the λ that make the answers likeliest
+are found by convex optimisation.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -34,18 +35,26 @@ PENALTY = 1e-4  # λ² of standardised scores: keeps parts that say the same fro
 
 @dataclass(frozen=True, eq=False)
 class Ensemble:
-    """Models of any kind, each with its weight."""
+    """Models of any kind, and the weights of what they say."""
 
     parts: tuple[Scorer, ...]
-    weights: np.ndarray  # λ, (parts,) float64
+    weights: tuple[list[float], ...]  # λ, of each part
     vocabulary: Vocabulary
     text: TextSettings
 
     def choice_scores(self, blanks: Iterable[Blank]) -> Iterator[tuple[list[float], list[float]]]:
-        """The weighted sum of what the parts say of each choice."""
-        for answers in _said(self.parts, list(blanks)):
-            normalised, bare = ((scores @ self.weights).tolist() for scores in answers)
-            yield normalised, bare
+        """The weighted sum of what the parts say of each choice. There is nothing to normalise."""
+        weights = np.concatenate(self.weights)
+        for said in _said(self.parts, list(blanks)):
+            if said.shape[1] != weights.size:
+                raise NcelmError("this ensemble does not fit its parts: blend them anew")
+            scores = (said @ weights).tolist()
+            yield scores, scores
+
+    def evidence(self, blanks: Iterable[Blank]) -> Iterator[np.ndarray]:
+        """The weighted sums, (choices, 1)."""
+        for scores, _ in self.choice_scores(blanks):
+            yield np.array(scores)[:, None]
 
     def likeliest(self, before: list[str], after: list[str], n: int = 10) -> list[tuple[str, float]]:
         """Of what each part would have said, the n best by all of them."""
@@ -64,10 +73,10 @@ class Ensemble:
 
 
 def _said(parts: Sequence[Scorer], blanks: list[Blank]) -> Iterator[np.ndarray]:
-    """What each part says of each choice, less its mean over the choices: for each blank (2, choices, parts)."""
-    for answers in zip(*(part.choice_scores(blanks) for part in parts), strict=True):
-        scores = np.array(answers).transpose(1, 2, 0)  # normalised and bare, choices, parts
-        yield scores - scores.mean(axis=1, keepdims=True)
+    """For each blank (choices, n): all that the parts say of each choice, less its mean over the choices."""
+    for answers in zip(*(part.evidence(blanks) for part in parts), strict=True):
+        said = np.concatenate(answers, axis=1)
+        yield said - said.mean(axis=0)
 
 
 def load_ensemble(path: Path | str, threads: int | None = None) -> Ensemble:
@@ -77,10 +86,14 @@ def load_ensemble(path: Path | str, threads: int | None = None) -> Ensemble:
     origin = run.read_origin(path, content)
     folders = part_folders(path, content)
     weights = content.get("weights")
-    if not (isinstance(weights, list) and len(weights) == len(folders) and all(type(w) is float for w in weights)):
+    if not (isinstance(weights, list) and len(weights) == len(folders) and all(map(_are_numbers, weights))):
         raise run.damaged_config(path)
     parts = tuple(load_scorer(folder, threads) for folder in folders)
-    return Ensemble(parts, np.array(weights), origin.vocabulary, origin.text)
+    return Ensemble(parts, tuple(weights), origin.vocabulary, origin.text)
+
+
+def _are_numbers(weights: object) -> bool:
+    return isinstance(weights, list) and all(type(weight) is float for weight in weights)
 
 
 def make_questions(
@@ -120,7 +133,7 @@ def _expected(guess: LanguageModel | None, words: Vocabulary, before: np.ndarray
 
 
 def learn_weights(scores: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """λ, (parts,), that make the right answers likeliest: scores (questions, choices, parts), answers (questions,)."""
+    """λ, (n,), that make the right answers likeliest: scores (questions, choices, n), answers (questions,)."""
     scale = np.maximum(scores.std(axis=(0, 1)), 1e-12)
     scaled, rows = scores / scale, np.arange(len(answers))
 
@@ -154,11 +167,13 @@ def blend(
     split: str = "valid",
     seed: int = 0,
     threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> tuple[Ensemble, dict[str, Any]]:
     """Write a run that lets others choose together, which must stay where they are; return it, and how well it does.
 
     The weights are learned on questions made from a split of the store. The second answer tells how many of them each
-    part gets right, and the ensemble, by cross-validation.
+    part gets right by itself, weighed likewise, and the ensemble, by cross-validation. `progress` is called with the
+    questions that all parts have answered, and their number.
     """
     paths, out = [Path(path) for path in runs], Path(out)
     if len(paths) < 2:
@@ -176,11 +191,18 @@ def blend(
     questions = make_questions(text, split, next(ngrams, None), seed)
     if len(questions) < 20 * len(parts):
         raise NcelmError(f"{text.path} has too little {split} text to learn weights on: {len(questions)} questions")
-    said = _said(parts, [blank for blank, _ in questions])
-    scores = np.stack([normalised for normalised, _ in said])  # (questions, choices, parts)
+    said = []
+    for answered, numbers in enumerate(_said(parts, [blank for blank, _ in questions]), 1):
+        said.append(numbers)
+        if progress:
+            progress(answered, len(questions))
+    scores = np.stack(said)  # (questions, choices, n)
     answers = np.array([answer for _, answer in questions])
-    weights, origin = learn_weights(scores, answers), origins[0]
-    alone = [100.0 * float((scores[..., i].argmax(axis=1) == answers).mean()) for i in range(len(parts))]
+    origin = origins[0]
+    widths = [next(part.evidence([questions[0][0]])).shape[1] for part in parts]
+    bounds = np.cumsum(widths)[:-1]
+    weights = tuple(each.tolist() for each in np.split(learn_weights(scores, answers), bounds))
+    alone = [cross_validated(each, answers) for each in np.split(scores, bounds, axis=2)]
     record = {"questions": len(questions), "parts_percent": alone, "percent": cross_validated(scores, answers)}
     with new_folder(out) as folder:
         run.write_description(
@@ -188,7 +210,7 @@ def blend(
             "ensemble",
             origin,
             parts=part_descriptions(paths),
-            weights=weights.tolist(),
+            weights=list(weights),
             learned_on=record,
         )
     return Ensemble(parts, weights, origin.vocabulary, origin.text), record

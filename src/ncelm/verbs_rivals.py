@@ -210,9 +210,10 @@ class Mix:
 class Blend:
     """Let several models, LSA too, choose the word for a gap together: for `complete`.
 
-    Scores are added up with weights that are learned on questions made from held-out text: a rare word of a sentence
-    is the answer, rare words that an n-gram model might have expected there (if one of the runs is one) are the
-    distractors. OUT names its parts, which must stay where they are.
+    What the models say of a choice (its own probability; those of the words around it) is added up with weights that
+    are learned on questions made from held-out text: a rare word of a sentence is the answer, rare words that an n-gram
+    model might have expected there (if one of the runs is one) are the distractors. OUT names its parts, which must
+    stay where they are.
     """
 
     runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN…", help="Two runs or more, trained on one store.")]
@@ -227,15 +228,21 @@ class Blend:
         """Learn the weights and print how well all do on the questions that were made."""
         from ncelm.ensemble import blend
 
-        model, record = blend(
-            self.runs, self.out, store=self.store, split=self.split, seed=self.seed, threads=self.threads
-        )
-        weights = model.weights.tolist()
+        with progress_bar(unit=" questions", desc="answering") as bar:
+            model, record = blend(
+                self.runs,
+                self.out,
+                store=self.store,
+                split=self.split,
+                seed=self.seed,
+                threads=self.threads,
+                progress=show(bar),
+            )
         if self.json:
-            print_json({"run": str(self.out), "weights": weights, **record})
+            print_json({"run": str(self.out), "weights": model.weights, **record})
             return
-        for path, weight, percent in zip(self.runs, weights, record["parts_percent"], strict=True):
-            print(f"{weight:8.4f}  {percent:5.1f} %  {path}")
+        for path, weights, percent in zip(self.runs, model.weights, record["parts_percent"], strict=True):
+            print(f"{percent:5.1f} %  {path}, weights {' '.join(f'{weight:.4f}' for weight in weights)}")
         print(
             f"{self.out}: {record['percent']:.1f} % right of {record['questions']:,} questions made from the "
             f"{self.split} text, by cross-validation"
