@@ -6,7 +6,7 @@ import pytest
 from tests.test_gutenberg import OLD, OLD_END, archive
 from tests.test_lsa import two_topics
 
-from ncelm import table3
+from ncelm import ensemble, table3
 from ncelm.cli import main
 from ncelm.errors import NcelmError
 from ncelm.preparing import prepare
@@ -19,6 +19,7 @@ SMALL = [
     Row("lbl-2-100", "LBL", 2, 0, 6, 41.5, 145.5),
     Row("lbl-10x2-100", "LBL", 2, 2, 6, 44.5, 38.6),
 ]
+BEYOND = [Row("after-10-300", "LBL", 0, 2, 6, None, None), Row("together", "ensemble", 0, 0, None, None, None)]
 
 
 @pytest.fixture
@@ -28,9 +29,12 @@ def data(tmp_path, monkeypatch):
         return config.with_changes(context=context, context_after=after, dim=dim, matrices="diagonal")
 
     def quick(path, **options):  # no English model of sentences is needed
-        return prepare(path, **options | {"min_count": 1, "punkt": "train", "valid_sentences": 9, "test_sentences": 9})
+        return prepare(path, **options | {"min_count": 1, "punkt": "train", "valid_sentences": 99, "test_sentences": 9})
 
     monkeypatch.setattr(table3, "ROWS", SMALL)
+    monkeypatch.setattr(table3, "BEYOND", BEYOND)
+    monkeypatch.setattr(table3, "TEAM", ("ngram-3", "lsa-300", "after-10-300"))
+    monkeypatch.setattr(ensemble, "SHORTEST", 4)  # sentences that questions are made from
     monkeypatch.setattr(table3, "holmes", tiny)
     monkeypatch.setattr(table3, "prepare", quick)
     works = {f"W{i}.TXT": (OLD + OLD_END + ". \n\n".join(two_topics(i, 120))).encode() for i in range(3)}
@@ -63,11 +67,13 @@ def test_from_the_archive_to_the_page(data, tmp_path, capsys):
     assert answer["complete"]
     for row in answer["rows"]:
         assert row["normalised"]["percent"] in (0.0, 100.0)
-        assert ("test" in row) == (row["key"] != "lsa-300")
-        assert ("unnormalised" in row) <= row["key"].startswith("lbl")
+        assert ("test" in row) == (row["key"] not in ("lsa-300", "together"))
+        assert ("unnormalised" in row) <= row["key"].startswith(("lbl", "after"))
     page = (tmp_path / "out/table3.md").read_text()
     assert "| 3-gram | **" in page
     assert "| 36.0 |" in page
+    assert "| LBL, the 2 words after, 6 dimensions | **" in page
+    assert "| together: ngram-3, lsa-300, after-10-300 | **" in page
 
 
 def test_finished_rows_are_not_trained_again(data, tmp_path):
@@ -88,6 +94,8 @@ def test_finished_rows_are_not_trained_again(data, tmp_path):
 def test_mistakes(data, tmp_path):
     with pytest.raises(NcelmError, match="no row 'lbl-4-100'"):
         reproduce_table3(data, tmp_path / "out", rows=["lbl-4-100"])
+    with pytest.raises(NcelmError, match="puts others together: finish 'ngram-3' first"):
+        reproduce_table3(data, tmp_path / "out", rows=["together"])
     with pytest.raises(NcelmError, match="no row of table3 is finished"):
         reproduce_table3(data, tmp_path / "out", finished_only=True)
     (data / table3.ANSWERS).unlink()

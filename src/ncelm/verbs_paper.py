@@ -190,9 +190,11 @@ def _trained(row: dict[str, Any]) -> str:
 
 def _answered(row: dict[str, Any]) -> str:
     """A row of table 3: percent of the questions, beside the paper's."""
-    test = row.get("test")
-    return f"{row['normalised']['percent']:5.1f} % right   paper {row['paper']['percent']:.1f}" + (
-        f"   test perplexity {test['perplexity']:.1f}" if test else ""
+    test, paper = row.get("test"), row["paper"]["percent"]
+    return (
+        f"{row['normalised']['percent']:5.1f} % right"
+        + (f"   paper {paper:.1f}" if paper else "")
+        + (f"   test perplexity {test['perplexity']:.1f}" if test else "")
     )
 
 
