@@ -134,25 +134,16 @@ class LanguageModel:
         Of a two-sided model, to which that is nothing, log P of the choice given both sides. The second numbers are the
         same with scores s(w, h) in place of log P(w|h), as if Z were 1.
         """
-        for numbers in self.evidence(blanks):  # (choices, 4)
-            totals = numbers[:, [0, 2]] if self.two_sided else numbers[:, [0, 2]] + numbers[:, [1, 3]]
-            normalised, bare = totals.T.tolist()
-            yield normalised, bare
-
-    def evidence(self, blanks: Iterable[Blank]) -> Iterator[np.ndarray]:
-        """For each choice, (choices, 4): log P of the choice, and of all other words; the same with scores s(w, h).
-
-        How likely a word is after those before it says less about whether it fits than what it makes of the others.
-        """
         blanks, to_fill = tee(blanks)
         filled = ([*blank.before, *choice, *blank.after] for blank in to_fill for choice in blank.choices)
         each_word = self._each_word(filled)
         for blank in blanks:
-            numbers = []
+            answers: tuple[list[float], list[float]] = ([], [])
             for choice in blank.choices:
-                gap = slice(len(blank.before), len(blank.before) + len(choice))
-                numbers.append([part for words in next(each_word) for part in (words[gap].sum(), _others(words, gap))])
-            yield np.array(numbers)
+                for answer, words in zip(answers, next(each_word), strict=True):
+                    counted = words[len(blank.before) :][: len(choice)] if self.two_sided else words
+                    answer.append(float(counted.sum()))
+            yield answers
 
     def _each_word(self, sentences: Iterable[Sentence]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """log P and s(w, h) of each word and of the end of each sentence."""
@@ -263,10 +254,6 @@ class LanguageModel:
             case "target":
                 return self.model.target_vectors
         raise NcelmError(f"there is no table of vectors {table!r}: choose context or target")
-
-
-def _others(words: np.ndarray, gap: slice) -> float:
-    return words[: gap.start].sum() + words[gap.stop :].sum()
 
 
 def load_scorer(path: Path | str, threads: int | None = None) -> Scorer:

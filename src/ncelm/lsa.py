@@ -60,11 +60,6 @@ class Lsa:
             scores = [float(self._sum(choice) @ others) for choice in blank.choices]
             yield scores, scores
 
-    def evidence(self, blanks: Iterable[Blank]) -> Iterator[np.ndarray]:
-        """The total similarities, (choices, 1)."""
-        for scores, _ in self.choice_scores(blanks):
-            yield np.array(scores)[:, None]
-
     def likeliest(self, before: list[str], after: list[str], n: int = 10) -> list[tuple[str, float]]:
         """The n words with the largest total similarity to these."""
         similarities = self.unit_vectors @ self._sum([*before, *after])  # (V,)

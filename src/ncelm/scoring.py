@@ -58,9 +58,6 @@ class Scorer(Protocol):
         The first are by normalised probabilities, the second by scores as they are; often these are the same.
         """
 
-    def evidence(self, blanks: Iterable[Blank]) -> Iterator[np.ndarray]:
-        """What speaks for each choice of each blank, (choices, n): several numbers, for an ensemble to weigh."""
-
     def likeliest(self, before: list[str], after: list[str], n: int = 10) -> list[tuple[str, float]]:
         """The n words that fit best between these, with such numbers."""
 

@@ -210,10 +210,9 @@ class Mix:
 class Blend:
     """Let several models, LSA too, choose the word for a gap together: for `complete`.
 
-    What the models say of a choice (its own probability; those of the words around it) is added up with weights that
-    are learned on questions made from held-out text: a rare word of a sentence is the answer, rare words that an n-gram
-    model might have expected there (if one of the runs is one) are the distractors. OUT names its parts, which must
-    stay where they are.
+    Scores, normalised and as they are, are added up with weights that are learned on questions made from held-out text:
+    a rare word of a sentence is the answer, rare words that an n-gram model might have expected there (if one of the
+    runs is one) are the distractors. OUT names its parts, which must stay where they are.
     """
 
     runs: Annotated[tuple[Path, ...], Positional, arg(metavar="RUN…", help="Two runs or more, trained on one store.")]
@@ -239,9 +238,9 @@ class Blend:
                 progress=show(bar),
             )
         if self.json:
-            print_json({"run": str(self.out), "weights": model.weights, **record})
+            print_json({"run": str(self.out), "weights": model.weights.tolist(), **record})
             return
-        for path, weights, percent in zip(self.runs, model.weights, record["parts_percent"], strict=True):
+        for path, weights, percent in zip(self.runs, model.weights.tolist(), record["parts_percent"], strict=True):
             print(f"{percent:5.1f} %  {path}, weights {' '.join(f'{weight:.4f}' for weight in weights)}")
         print(
             f"{self.out}: {record['percent']:.1f} % right of {record['questions']:,} questions made from the "
