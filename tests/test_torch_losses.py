@@ -10,6 +10,7 @@ import pytest
 from tests.test_reference import distribution
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+torch.set_num_threads(1)  # tensors are small here: threads would wait for each other
 
 from ncelm import estimators  # noqa: E402
 from ncelm import noise as core  # noqa: E402

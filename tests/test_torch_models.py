@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
+torch.set_num_threads(1)  # tensors are small here: threads would wait for each other
 
 from safetensors.numpy import load_file  # noqa: E402
 from tests.test_cli import refused  # noqa: E402
