@@ -33,7 +33,7 @@ def torchrun(arguments, *options, script=("-m", "ncelm")):
 
 
 def finished(process):
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=600)
     return process.returncode, out, err
 
 

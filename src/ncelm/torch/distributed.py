@@ -24,6 +24,9 @@ from ncelm.corpus import Split, TokenStore
 from ncelm.errors import NcelmError
 
 STEPS = 4  # minibatches between two exchanges
+# Workers wait so long for each other: for a checkpoint, for validation, and for those who do not find each other after
+# a restart, which happens; torchrun then starts them again.
+PATIENCE = timedelta(minutes=5)
 RARELY = 4  # every so many exchanges are of all rows, the others of frequent words only
 FREQUENT = 512  # so many words are frequent
 
@@ -63,8 +66,7 @@ class Group:
     def join(cls) -> Self:
         """Meet the others, as the environment says where."""
         if not dist.is_initialized():
-            # an epoch's validation, which the others wait for, may take long
-            dist.init_process_group("gloo", timeout=timedelta(hours=2))
+            dist.init_process_group("gloo", timeout=PATIENCE)
             atexit.register(dist.destroy_process_group)
         return cls(dist.get_rank(), dist.get_world_size())
 
