@@ -119,7 +119,7 @@ def test_the_state_of_an_lstm_is_that_of_all_words_before():
 
 def test_features_of_a_maximum_entropy_model_are_its_n_grams():
     """The same n-gram, the same weight, wherever it is; words further away than the n-gram make no difference."""
-    model = made("maximum-entropy", context=3, context_after=1, features=10**9)
+    model = made("maximum-entropy", context=3, context_after=1, features=10**7)
     contexts = torch.tensor([[1, 2, 3, 4], [9, 2, 3, 4], [1, 2, 3, 5], [3, 2, 1, 4]])
     places = model.features(contexts, torch.tensor([7, 8]))  # (4, 2, 4): one, two, three before; one after
     assert places.shape == (4, 2, 4)

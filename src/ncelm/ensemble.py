@@ -100,7 +100,7 @@ def make_questions(
     rare = alphabetic & (words.counts >= RARE[0]) & (words.counts <= RARE[1])
     held_out = store.split(split)
     bounds = held_out.sentences.astype(np.int64).tolist()
-    questions = []
+    drafts = []  # a gap, and words drawn for it: the answer first
     for begin, end in pairwise(bounds):
         ids = held_out.ids[begin : end - 1].astype(np.int64)
         places = [i for i in range(ids.size) if rare[ids[i]]] if ids.size >= SHORTEST else []
@@ -108,30 +108,37 @@ def make_questions(
         for place in places[:PER_SENTENCE]:
             weights = np.where(rare, _expected(guess, words, ids[:place], store.pad_id), 0.0)
             weights[ids[place]] = 0.0
-            if np.count_nonzero(weights) < DISTRACTORS:
+            there = int(np.count_nonzero(weights))
+            if there < DISTRACTORS:
                 continue
-            drawn = min(CANDIDATES if guess else DISTRACTORS, int(np.count_nonzero(weights)))
+            drawn = min(CANDIDATES if guess else DISTRACTORS, there)
             others = rng.choice(len(words), drawn, replace=False, p=weights / weights.sum())
-            if guess:
-                others = others[_best(guess, words, ids, place, others)[:DISTRACTORS]]
-            choices = rng.permutation([ids[place], *others])
-            spelled = [[words.word(int(i))] for i in choices]
-            before, after = ([words.word(int(i)) for i in side] for side in (ids[:place], ids[place + 1 :]))
-            questions.append((Blank(before, spelled, after), int(np.flatnonzero(choices == ids[place])[0])))
+            before, *choices, after = (
+                [words.word(int(i)) for i in some]
+                for some in (ids[:place], [ids[place]], *others[:, None], ids[place + 1 :])
+            )
+            drafts.append(Blank(before, choices, after))
+    questions = []
+    for draft, distractors in zip(drafts, _likeliest(guess, drafts), strict=True):
+        order = rng.permutation([0, *distractors]).tolist()
+        choices = [draft.choices[i] for i in order]
+        questions.append((Blank(draft.before, choices, draft.after), order.index(0)))
     return questions
+
+
+def _likeliest(guess: LanguageModel | None, drafts: list[Blank]) -> Iterator[list[int]]:
+    """Which of the words drawn for each gap, after the answer, are to be the distractors."""
+    if guess is None:
+        yield from ([*range(1, 1 + DISTRACTORS)] for _ in drafts)
+        return
+    for scores, _ in guess.choice_scores(drafts):
+        yield (np.argsort(-np.array(scores[1:]), kind="stable")[:DISTRACTORS] + 1).tolist()
 
 
 def _expected(guess: LanguageModel | None, words: Vocabulary, before: np.ndarray, pad_id: int) -> np.ndarray:
     if guess is None:
         return words.counts.astype(np.float64)
     return np.exp(guess.model.distribution(before, before[:0], pad_id))
-
-
-def _best(guess: LanguageModel, words: Vocabulary, ids: np.ndarray, place: int, candidates: np.ndarray) -> np.ndarray:
-    """The order of candidates by the probability of the sentence, highest first."""
-    before, after = ([words.word(int(i)) for i in side] for side in (ids[:place], ids[place + 1 :]))
-    ((scores, _),) = guess.choice_scores([Blank(before, [[words.word(int(i))] for i in candidates], after)])
-    return np.argsort(-np.array(scores), kind="stable")
 
 
 def learn_weights(scores: np.ndarray, answers: np.ndarray) -> np.ndarray:
