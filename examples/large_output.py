@@ -66,6 +66,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--exact-steps", type=int, default=5)
     chosen = parser.parse_args()
+    torch.sparse.check_sparse_tensor_invariants.disable()  # PyTorch's default, said aloud so that it does not warn
     data, frequencies = batches(chosen.classes, chosen.dim, chosen.batch)
 
     nce = NCELoss(chosen.dim, chosen.classes, frequencies, num_noise=25, sparse=True)
