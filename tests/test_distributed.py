@@ -5,13 +5,15 @@ import os
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 from tests.test_training import store  # noqa: E402, F401  (a fixture)
 
-from ncelm import run  # noqa: E402
+from ncelm import run, workers  # noqa: E402
 from ncelm.preparing import prepare  # noqa: E402
 from ncelm.training import train  # noqa: E402
 
@@ -47,6 +49,25 @@ def test_two_workers_learn_what_one_does(store, tmp_path):  # noqa: F811
     assert together["bytes_sent"] > 0
     assert together["valid_perplexity"] == pytest.approx(alone["valid_perplexity"], rel=0.05)  # of 400 sentences
     assert [line["epoch"] for line in run.Metrics(tmp_path / "two" / run.METRICS).read()] == [1, 2, 3, 4]
+
+
+def test_other_workers_are_given_what_a_resumed_run_has(store, tmp_path, monkeypatch):  # noqa: F811
+    """Parameters and Adagrad's sums of squares, as they are in the checkpoint."""
+    train(store, tmp_path / "run", epochs=1, threads=1, **OPTIONS)
+    given = []
+
+    class Watched(workers.Alone):
+        def hand_out(self, arrays):
+            given.append({name: array.copy() for name, array in arrays.items()})
+
+    monkeypatch.setattr(workers, "of_this_run", Watched)
+    train(store, tmp_path / "run", epochs=1, threads=1, resume=True, **OPTIONS)
+    checkpoint = load_file(tmp_path / "run" / run.CHECKPOINT)
+    values, squares = given
+    assert {f"squares.{name}" for name in squares} | set(values) == set(checkpoint)
+    for name, value in values.items():
+        np.testing.assert_array_equal(value, checkpoint[name])
+        np.testing.assert_array_equal(squares[name], checkpoint[f"squares.{name}"])
 
 
 DIFFERENT = """

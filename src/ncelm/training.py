@@ -422,7 +422,8 @@ class _Training:
             raise NcelmError("worker 0 could not begin: see what it says")
         if self.workers.rank > 0:
             self._initialise()
-        self.workers.hand_out(self.model.arrays() | self.squares)
+        for arrays in (self.model.arrays(), self.squares):  # not merged: both go by the same names
+            self.workers.hand_out(arrays)
         if self.workers.size > 1:
             self._hand_out_state()
             self.workers.watch(self.model.arrays(), self.squares, self.store.vocabulary.counts)

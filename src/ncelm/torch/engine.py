@@ -18,7 +18,7 @@ from ncelm.engine import corpus_view
 from ncelm.threads import Team
 from ncelm.torch.losses import ImportanceSamplingLoss, NCELoss, importance_sampling_loss, nce_loss
 from ncelm.torch.models import ARCHITECTURES, Lstm, NeuralModel, TableModel
-from ncelm.torch.noise import BigramNoise, Noise
+from ncelm.torch.noise import noise_like
 from ncelm.training import TrainConfig
 
 PLANNED = 4  # minibatches in one call: Ctrl-C is answered between calls
@@ -46,7 +46,7 @@ class TorchEngine:
         self.corpus = corpus_view(store.split("train"), store, config.model.context)
         # dense gradients of tables would have as many rows as the vocabulary, however few words a minibatch has
         model.sparse = config.estimator != "ml"
-        self.noise = BigramNoise(known_noise) if isinstance(known_noise, noise.BigramNoise) else Noise(known_noise)
+        self.noise = noise_like(known_noise)
         self.loss = self._table_loss(model) if isinstance(model, TableModel) else self._score_loss
         self.optimizer = _optimizer(model, squares, config)
         self.state = [torch.from_numpy(array) for array in carried.values()]

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from ncelm import noise as core
-from ncelm.corpus import TokenStore
 
 Weights: TypeAlias = Tensor | np.ndarray | Sequence[float]
 
@@ -110,7 +109,6 @@ def _needed(before: Tensor | None) -> Tensor:
     return before
 
 
-def noise_of(store: TokenStore, kind: core.NoiseKind, power: float, smoothing: float) -> Noise:
-    """The noise of this kind for a store's training text."""
-    known = core.noise_of(store, kind, power, smoothing)
+def noise_like(known: core.Noise | core.BigramNoise) -> Noise:
+    """The same distribution as one of the core's."""
     return BigramNoise(known) if isinstance(known, core.BigramNoise) else Noise(known)
