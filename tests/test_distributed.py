@@ -2,8 +2,11 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,6 +71,26 @@ def test_other_workers_are_given_what_a_resumed_run_has(store, tmp_path, monkeyp
     for name, value in values.items():
         np.testing.assert_array_equal(value, checkpoint[name])
         np.testing.assert_array_equal(squares[name], checkpoint[f"squares.{name}"])
+
+
+@pytest.mark.slow
+def test_a_killed_worker_costs_nothing_but_time(store, tmp_path):  # noqa: F811
+    out = tmp_path / "run"
+    arguments = ["train", store.path, "--out", out, "--epochs", "40", "--threads", "1", *WORDS, "--json"]
+    process = torchrun([*arguments, "--resume", "--checkpoint-minutes", "0"], "--max-restarts", "2")
+    deadline = time.monotonic() + 120
+    while not (out / run.METRICS).exists() or not (out / run.METRICS).read_text():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(children[-1]), signal.SIGKILL)
+    code, answer, err = finished(process)
+    assert code == 0, err
+    assert "failed (exitcode: -9)" in err  # it was killed while it worked
+    assert [line["epoch"] for line in run.Metrics(out / run.METRICS).read()] == [*range(1, 41)]
+    alone = train(store, tmp_path / "one", epochs=40, threads=1, **OPTIONS)
+    assert json.loads(answer)["valid_perplexity"] == pytest.approx(alone["valid_perplexity"], rel=0.05)
 
 
 DIFFERENT = """

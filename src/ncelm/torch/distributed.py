@@ -10,6 +10,8 @@ sent.
 
 import atexit
 import hashlib
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -19,14 +21,14 @@ from typing import Self
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from ncelm.corpus import Split, TokenStore
 from ncelm.errors import NcelmError
 
 STEPS = 4  # minibatches between two exchanges
-# Workers wait so long for each other: for a checkpoint, for validation, and for those who do not find each other after
-# a restart, which happens; torchrun then starts them again.
-PATIENCE = timedelta(minutes=5)
+PATIENCE = timedelta(minutes=5)  # workers wait so long for each other: for a checkpoint, or for validation
 RARELY = 4  # every so many exchanges are of all rows, the others of frequent words only
 FREQUENT = 512  # so many words are frequent
 
@@ -54,6 +56,31 @@ def _all_alive() -> Iterator[None]:
         raise NcelmError("another worker is gone: with --max-restarts torchrun starts all of them again") from error
 
 
+def _meeting(store: Store, rank: int, size: int) -> str:
+    """A name for this meeting of workers, which those before a restart cannot have known.
+
+    torchrun keeps one store of notes for all its restarts, in which workers leave their addresses: without a name of
+    their own they would find those of the dead, and wait for them.
+    """
+    me, deadline = uuid.uuid4().hex, time.monotonic() + PATIENCE.total_seconds()
+    if rank == 0:
+        store.set("ncelm/host", me)
+        guests = [store.get(f"ncelm/{me}/{other}").decode() for other in range(1, size)]  # waits for each
+        store.set(f"ncelm/{me}/guests", " ".join(guests))
+        return me
+    while time.monotonic() < deadline:
+        host = store.get("ncelm/host").decode()  # perhaps a dead one
+        store.set(f"ncelm/{host}/{rank}", me)
+        try:
+            store.wait([f"ncelm/{host}/guests"], timedelta(seconds=1))
+        except dist.DistStoreError:
+            continue
+        if me in store.get(f"ncelm/{host}/guests").decode().split():
+            return host
+        time.sleep(0.1)
+    raise NcelmError(f"worker 0 did not come within {PATIENCE}")
+
+
 class Group:
     """Workers that torchrun has started."""
 
@@ -66,7 +93,10 @@ class Group:
     def join(cls) -> Self:
         """Meet the others, as the environment says where."""
         if not dist.is_initialized():
-            dist.init_process_group("gloo", timeout=PATIENCE)
+            store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
+            with _all_alive():
+                ours = PrefixStore(_meeting(store, rank, size), store)
+                dist.init_process_group("gloo", store=ours, rank=rank, world_size=size, timeout=PATIENCE)
             atexit.register(dist.destroy_process_group)
         return cls(dist.get_rank(), dist.get_world_size())
 
