@@ -79,7 +79,7 @@ def test_scores_of_some_words_are_those_of_all(architecture):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_a_word_has_one_probability_however_it_is_asked_for(architecture, boundary, monkeypatch):
     """Whole or in parts, in one thread or two, and alone by `distribution`."""
-    monkeypatch.setattr(models, "SCORES_AT_ONCE", 7 * V)
+    monkeypatch.setattr(models, "EXACT_SCORES", 7 * V)
     monkeypatch.setattr(models, "HISTORY", 16)
     monkeypatch.setattr(models, "BLOCK", 32)
     model = made(architecture, context=3)
@@ -229,7 +229,12 @@ def test_the_same_verbs(store, tmp_path, architecture, capsys):  # noqa: F811
     capsys.readouterr()
     assert main(["complete", out, "w1 w2 ___ w4", "--choices", "w3,w9,w15", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["words"][0]["word"] == "w3"
-    refused(capsys, ["neighbors", out, "w1"], "no word vectors" if architecture == "maximum-entropy" else "")
+    if architecture == "maximum-entropy":
+        refused(capsys, ["neighbors", out, "w1"], "no word vectors")
+        return
+    for table in ("context", "target"):
+        assert main(["neighbors", out, "w1", "--table", table, "--count", "3", "--json"]) == 0
+        assert len(json.loads(capsys.readouterr().out)["w1"]) == 3
 
 
 def test_a_damaged_model_is_refused_in_a_line(store, tmp_path, capsys):  # noqa: F811

@@ -246,13 +246,15 @@ class LanguageModel:
 
     def vectors(self, table: str = "context") -> np.ndarray:
         """Word vectors, (V, d): as words of a context (r_w) or as predicted words (q_w)."""
-        if not isinstance(self.model, LogBilinear):
-            raise NcelmError("this model has no word vectors: they are made by `ncelm train` and `ncelm lsa train`")
+        arrays = self.model.arrays() if hasattr(self.model, "arrays") else {}
+        if "context_vectors" not in arrays:
+            raise NcelmError("this model has no word vectors: log-bilinear, feed-forward and LSTM models have, and LSA")
+        as_context = arrays["context_vectors"][:-1]  # without the out-of-sentence word
         match table:
             case "context":
-                return self.model.context_vectors[:-1]
+                return as_context
             case "target":
-                return self.model.target_vectors
+                return arrays.get("target_vectors", as_context)  # one table may serve for both
         raise NcelmError(f"there is no table of vectors {table!r}: choose context or target")
 
 

@@ -24,8 +24,8 @@ from ncelm.corpus import Boundary, contexts_and_targets
 from ncelm.model import ModelConfig
 from ncelm.scoring import Sides
 from ncelm.threads import Team
+from ncelm.torch.losses import EXACT_SCORES
 
-SCORES_AT_ONCE = 1 << 24  # so many scores are held at once when the vocabulary is summed over: 64 MB
 HISTORY, BLOCK = 256, 512  # an LSTM reads a text that runs on in blocks, each after so many words to warm up
 
 
@@ -93,7 +93,7 @@ class NeuralModel(nn.Module):
     ) -> tuple[np.ndarray, np.ndarray]:
         """s(w, h) and log Z(h), each (last - first,), of the words at positions first..last of a text."""
         scores, log_z = np.empty(last - first, np.float32), np.zeros(last - first)
-        rows = max(SCORES_AT_ONCE // self.vocabulary_size, 1) if normalised else 1 << 14
+        rows = max(EXACT_SCORES // self.vocabulary_size, 1) if normalised else 1 << 14
         with torch.inference_mode(), _threads(team.threads), _evaluating(self):
             for places, contexts in self.contexts_of(corpus, first, last):
                 targets = torch.from_numpy(corpus.ids[places].astype(np.int64))  # (n,)
