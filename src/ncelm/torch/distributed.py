@@ -28,7 +28,8 @@ from ncelm.corpus import Split, TokenStore
 from ncelm.errors import NcelmError
 
 STEPS = 4  # minibatches between two exchanges
-PATIENCE = timedelta(minutes=5)  # workers wait so long for each other: for a checkpoint, or for validation
+# Workers wait so long for each other: while the first writes a checkpoint or validates. One that died is known at once.
+PATIENCE = timedelta(minutes=30)
 RARELY = 4  # every so many exchanges are of all rows, the others of frequent words only
 FREQUENT = 512  # so many words are frequent
 

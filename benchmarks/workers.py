@@ -1,0 +1,83 @@
+"""One process with two threads beside two processes under torchrun: quality, words/s, bytes sent.
+
+    python benchmarks/workers.py STORE [--recipe NAME] [--kill] [-- OPTIONS OF TRAIN …]
+
+Both train the same model on the same store, each in turn, with the whole machine to itself. With --kill there is a
+third training, in which one of two workers is killed in the middle; torchrun starts them again. Prints JSON.
+"""
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from common import say
+from ncelm.corpus import TokenStore
+from ncelm.machine import surroundings
+
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
+
+
+def trained(python: list[str], arguments: list[str], out: Path, kill_after: float | None = None) -> dict[str, Any]:
+    """What a training comes to; after so many seconds of it the last worker is killed."""
+    command = [sys.executable, *python, "-m", "ncelm", "train", *arguments, "--out", str(out), "--resume", "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    if kill_after is not None:
+        while not (out / "config.json").exists():
+            time.sleep(0.1)
+        time.sleep(kill_after)
+        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(workers[-1]), signal.SIGKILL)
+        say(f"killed worker {workers[-1]}")
+    answer, _ = process.communicate()
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} has failed")
+    last = json.loads(answer)
+    evaluation = [sys.executable, "-m", "ncelm", "evaluate", str(out), "--split", "test", "--json"]
+    test = json.loads(subprocess.run(evaluation, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    epochs = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    words = sum(epoch["words"] for epoch in epochs)
+    return {
+        "seconds": last["seconds"],
+        "words_per_second": words / last["seconds"],
+        "valid_perplexity": last["valid_perplexity"],
+        "test_perplexity": test["perplexity"],
+        "bytes_per_word": last.get("bytes_sent", 0) / words,
+    }
+
+
+def main() -> None:
+    """Train twice or three times, print what came of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("store", type=Path)
+    parser.add_argument("--recipe", default="ptb-fast")
+    parser.add_argument("--kill", action="store_true", help="a third training, of which one worker is killed")
+    parser.add_argument("options", nargs="*", help="options of `ncelm train`, after --")
+    options = parser.parse_args()
+    TokenStore.open(options.store)
+    arguments = [str(options.store), "--recipe", options.recipe, *options.options]
+    answer: dict[str, Any] = {"arguments": arguments[1:], **surroundings()}
+    with tempfile.TemporaryDirectory() as folder:
+        say("one process, two threads")
+        answer["threads"] = one = trained([], [*arguments, "--threads", "2"], Path(folder, "one"))
+        say("two processes")
+        answer["processes"] = two = trained(TORCHRUN, [*arguments, "--threads", "1"], Path(folder, "two"))
+        if options.kill:
+            say("two processes, one of which is killed")
+            often = [*arguments, "--threads", "1", "--checkpoint-minutes", "0.05"]
+            half = two["seconds"] / 2
+            answer["killed"] = trained(TORCHRUN, often, Path(folder, "killed"), half)
+            answer["killed"]["perplexity_ratio"] = answer["killed"]["test_perplexity"] / one["test_perplexity"]
+    answer["perplexity_ratio"] = two["test_perplexity"] / one["test_perplexity"]
+    answer["speed_ratio"] = two["words_per_second"] / one["words_per_second"]
+    print(json.dumps(answer, indent=1))
+
+
+if __name__ == "__main__":
+    main()
