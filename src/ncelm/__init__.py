@@ -10,7 +10,7 @@
     ncelm.train_ngram(store, "ngram", order=5)
     ncelm.mix(["ngram", "run"], "mixed")
 
-What the command line does is these calls, `train_lsa`, `blend`, `import_arpa`, `export_arpa`, and those of
+What the command line does is these calls, `train_lsa`, `train_pmi`, `blend`, `import_arpa`, `export_arpa`, and those of
 `ncelm.completion`, `ncelm.export`, `ncelm.reproduce`, `ncelm.table3` and `ncelm.demo`.
 """
 
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ncelm.model import LogBilinear, ModelConfig
     from ncelm.ngram import NGramModel, train_ngram
     from ncelm.noise import Noise
+    from ncelm.pmi import Pmi, train_pmi
     from ncelm.preparing import prepare
     from ncelm.recipes import recipe
     from ncelm.training import Progress, TrainConfig, train
@@ -49,6 +50,7 @@ _HOMES = {
     "NGramModel": "ngram",
     "NcelmError": "errors",
     "Noise": "noise",
+    "Pmi": "pmi",
     "Progress": "training",
     "SentenceScore": "language_model",
     "TokenStore": "corpus",
@@ -65,6 +67,7 @@ _HOMES = {
     "train": "training",
     "train_lsa": "lsa",
     "train_ngram": "ngram",
+    "train_pmi": "pmi",
 }
 
 __all__ = [
@@ -76,6 +79,7 @@ __all__ = [
     "NGramModel",
     "NcelmError",
     "Noise",
+    "Pmi",
     "Progress",
     "SentenceScore",
     "TokenStore",
@@ -93,6 +97,7 @@ __all__ = [
     "train",
     "train_lsa",
     "train_ngram",
+    "train_pmi",
 ]
 
 

@@ -17,7 +17,7 @@ from ncelm.errors import NcelmError
 from ncelm.recipes import recipe
 from ncelm.verbs import Evaluate, Export, Neighbors, Prepare, Score, Train
 from ncelm.verbs_paper import Complete, Demo, Reproduce
-from ncelm.verbs_rivals import Blend, Lsa, Mix, Ngram
+from ncelm.verbs_rivals import Blend, Lsa, Mix, Ngram, Pmi
 
 _DESCRIPTION = "Neural language models that train in minutes on an ordinary CPU, by noise-contrastive estimation."
 
@@ -118,6 +118,7 @@ def _parse(arguments: list[str]) -> Any:
         | Annotated[Complete, subcommand("complete")]
         | Annotated[Ngram, subcommand("ngram")]
         | Annotated[Lsa, subcommand("lsa")]
+        | Annotated[Pmi, subcommand("pmi")]
         | Annotated[Mix, subcommand("mix")]
         | Annotated[Blend, subcommand("blend")]
         | Annotated[Neighbors, subcommand("neighbors")]

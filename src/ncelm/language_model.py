@@ -21,6 +21,7 @@ from ncelm.files import read_bytes
 from ncelm.lsa import Lsa
 from ncelm.mixture import Mixture
 from ncelm.model import Architecture, LogBilinear, ModelConfig
+from ncelm.pmi import Pmi
 from ncelm.scoring import Blank, Scorer, WordModel
 from ncelm.text import TextSettings
 from ncelm.threads import Team
@@ -259,11 +260,13 @@ class LanguageModel:
 
 
 def load_scorer(path: Path | str, threads: int | None = None) -> Scorer:
-    """Read a run of any kind, those that give words no probabilities (LSA, ensembles) too."""
+    """Read a run of any kind, those that give words no probabilities (LSA, PMI, ensembles) too."""
     path = Path(path)
     match run.read_config(path)["kind"]:
         case "lsa":
             return Lsa.load(path)
+        case "pmi":
+            return Pmi.load(path)
         case "ensemble":
             from ncelm.ensemble import load_ensemble  # its parts are loaded here
 
@@ -274,8 +277,8 @@ def load_scorer(path: Path | str, threads: int | None = None) -> Scorer:
 def _read_model(path: Path, content: dict[str, Any], vocabulary_size: int) -> WordModel:
     """The parameters of a run, whatever kind of model it is."""
     kind = content["kind"]
-    if kind in ("lsa", "ensemble"):
-        what = "an LSA model" if kind == "lsa" else "an ensemble"
+    if kind in ("lsa", "pmi", "ensemble"):
+        what = {"lsa": "an LSA model", "pmi": "a PMI model", "ensemble": "an ensemble"}[kind]
         raise NcelmError(
             f"{path} is {what}, which gives words no probabilities: it can be asked "
             + ("for neighbors, and " if kind == "lsa" else "")

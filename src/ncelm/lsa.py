@@ -121,23 +121,29 @@ def memory_bytes(store: TokenStore, dim: int) -> int:
     return store.split("train").tokens * BYTES_PER_WORD + basis
 
 
-def weighted_counts(store: TokenStore) -> sparse.csr_array:
-    """log(1 + n) times the weight of the word, (V, sentences); `<unk>` and `</s>`, which are no words, have none."""
+def sentence_counts(store: TokenStore) -> sparse.csr_array:
+    """How often each word is in each sentence of the training text, (V, sentences); not so `<unk>` and `</s>`."""
     split, vocabulary = store.split("train"), store.vocabulary
     lengths = np.diff(split.sentences).astype(np.int64)
     ids = np.asarray(split.ids, np.int32)
     words = ids > vocabulary.end_id
     sentence = np.repeat(np.arange(lengths.size, dtype=np.int32), lengths)[words]
     ids = ids[words]
-    counts = sparse.csr_array(
-        (np.ones(ids.size, np.float32), (ids, sentence)), shape=(len(vocabulary), lengths.size)
-    )  # equal entries are summed
+    counts = sparse.csr_array((np.ones(ids.size, np.float32), (ids, sentence)), shape=(len(vocabulary), lengths.size))
+    counts.sum_duplicates()
+    return counts
+
+
+def weighted_counts(store: TokenStore) -> sparse.csr_array:
+    """log(1 + n) times the weight of the word, (V, sentences); `<unk>` and `</s>`, which are no words, have none."""
+    counts, vocabulary = sentence_counts(store), store.vocabulary
+    sentences = max(counts.shape[1], 2)
     row = np.repeat(np.arange(len(vocabulary), dtype=np.int32), np.diff(counts.indptr))
     total = np.bincount(row, counts.data, minlength=len(vocabulary))
     share = counts.data / total[row]
     entropy = -np.bincount(row, share * np.log(share), minlength=len(vocabulary))
-    entropy[total == 0] = np.log(max(lengths.size, 2))  # words that do not occur
-    weight = 1.0 - entropy / np.log(max(lengths.size, 2))  # (V,)
+    entropy[total == 0] = np.log(sentences)  # words that do not occur
+    weight = 1.0 - entropy / np.log(sentences)  # (V,)
     weight[weight < 1e-9] = 0.0  # that is rounding: the word is everywhere alike
     if not weight.any():
         raise NcelmError("every word is in all sentences alike, so LSA can tell none from another: give other text")

@@ -27,7 +27,7 @@ from ncelm.text import TextSettings
 from ncelm.vocabulary import Vocabulary
 
 VERSION = 1
-Kind = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy", "ngram", "mixture", "lsa", "ensemble"]
+Kind = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy", "ngram", "mixture", "lsa", "pmi", "ensemble"]
 DTYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}  # as safetensors names them
 LONGEST_HEADER = 100_000  # bytes of JSON before the arrays of a file
 CONFIG, VOCABULARY, MODEL, CHECKPOINT, METRICS = (

@@ -167,6 +167,31 @@ class Lsa:
 
 
 @dataclass(frozen=True)
+class Pmi:
+    """Pointwise mutual information: which words stand in one sentence more often than chance would have it.
+
+    For `complete`, alone or in an ensemble (`blend`); it gives words neither probabilities nor vectors.
+    """
+
+    verb: Annotated[Literal["train"], Positional, arg(help="What to do.")]
+    store: Store
+    out: NewRun
+    json: Json = False
+
+    def run(self) -> None:
+        """Note down who stands where, and say how long it took."""
+        from ncelm.pmi import train_pmi
+
+        pmi = train_pmi(self.store, self.out)
+        (record,) = metrics(self.out)
+        words, sentences = pmi.words.size, pmi.sentence_begins.size - 1
+        if self.json:
+            print_json({"run": str(self.out), "sentences": sentences, "words": words, "seconds": record["seconds"]})
+        else:
+            print(f"{self.out}: {words:,} words in {sentences:,} sentences, {record['seconds']:.1f} s")
+
+
+@dataclass(frozen=True)
 class Mix:
     """Mix models: P(w|h) is a weighted mean of theirs. An n-gram and a neural model mixed are better than either.
 
