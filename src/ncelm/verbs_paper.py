@@ -33,7 +33,7 @@ class Complete:
         ncelm complete RUN "He lives alone in _____ ." --choices London,sleep,yesterday
 
     Models that see one side choose by the probability of the whole sentence, two-sided ones by that of the word given
-    both sides, LSA by similarity to the other words.
+    both sides, LSA by similarity to the other words, PMI by what they say of it.
     """
 
     run_folder: Annotated[Path, Positional, arg(metavar="RUN", help="A folder of any model that ncelm has made.")]

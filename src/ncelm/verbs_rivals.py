@@ -233,7 +233,7 @@ class Mix:
 
 @dataclass(frozen=True)
 class Blend:
-    """Let several models, LSA too, choose the word for a gap together: for `complete`.
+    """Let several models, LSA and PMI too, choose the word for a gap together: for `complete`.
 
     Scores, normalised and as they are, are added up with weights that are learned on questions made from held-out text:
     a rare word of a sentence is the answer, rare words that an n-gram model might have expected there (if one of the
