@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -162,11 +162,11 @@ class Group:
         self._exchanges += 1
         everything = everything or self._exchanges % RARELY == 0
         for table in self._tables:
-            self._exchange(table, np.arange(len(table.values)) if everything else table.frequent)
+            self._exchange(table, slice(None) if everything else table.frequent)
 
-    def _exchange(self, table: _Table, rows: np.ndarray) -> None:
-        changed = np.any(table.values[rows] != table.former_values[rows], axis=1)  # (rows,)
-        rows = rows[self._sum(changed.astype(np.int32)) > 0]  # by anybody
+    def _exchange(self, table: _Table, asked: slice | np.ndarray) -> None:
+        changed = np.any(table.values[asked] != table.former_values[asked], axis=1)  # (rows,)
+        rows = np.arange(len(table.values))[asked][self._any(changed)]
         if rows.size == 0:
             return
         news = table.values[rows] - table.former_values[rows]  # (rows, width)
@@ -181,11 +181,18 @@ class Group:
             table.former_squares[rows] += news[:, width:]
             table.squares[rows] = table.former_squares[rows]
 
+    def _any(self, mine: np.ndarray) -> np.ndarray:
+        """Which of these are true for any worker."""
+        return self._reduce(mine.astype(np.uint8), dist.ReduceOp.MAX) > 0
+
     def _sum(self, array: np.ndarray) -> np.ndarray:
         """The sum over all workers, in place."""
+        return self._reduce(array, dist.ReduceOp.SUM)
+
+    def _reduce(self, array: np.ndarray, how: Any) -> np.ndarray:
         if array.size:
             with _all_alive():
-                dist.all_reduce(torch.from_numpy(array))
+                dist.all_reduce(torch.from_numpy(array), how)
             # a ring: each worker sends all but its own share twice
             self.bytes_sent += 2 * array.nbytes * (self.size - 1) // self.size
         return array
