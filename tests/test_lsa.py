@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.test_ngram import random_lines, store_of
 
-from ncelm import load, lsa
+from ncelm import load, machine
 from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
 from ncelm.language_model import load_scorer
@@ -118,7 +118,7 @@ def test_a_word_without_a_vector(topics):
 
 
 def test_too_little_memory_is_said_before_the_start(topics, monkeypatch):
-    monkeypatch.setattr(lsa, "total_memory", lambda: 1000)
+    monkeypatch.setattr(machine, "total_memory", lambda: 1000)
     with pytest.raises(NcelmError, match="GB of memory"):
         train_lsa(topics / "store", topics / "other", dim=2)
 

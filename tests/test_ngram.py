@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ncelm import load, ngram, reference
+from ncelm import load, machine, ngram, reference
 from ncelm.corpus import TokenStore
 from ncelm.engine import corpus_view
 from ncelm.errors import NcelmError
@@ -254,7 +254,7 @@ def test_a_corpus_of_one_sentence(tmp_path):
 
 def test_too_little_memory_is_said_before_the_start(tmp_path, monkeypatch):
     store = store_of(tmp_path, random_lines(1))
-    monkeypatch.setattr(ngram, "total_memory", lambda: 1000)
+    monkeypatch.setattr(machine, "total_memory", lambda: 1000)
     with pytest.raises(NcelmError, match="GB of memory and this machine has"):
         train_ngram(store, tmp_path / "run")
 

@@ -9,7 +9,7 @@ from tests.test_cli import refused
 from tests.test_lsa import KITCHEN, SEA, two_topics
 from tests.test_ngram import random_lines, store_of
 
-from ncelm import load, pmi
+from ncelm import load, machine, pmi
 from ncelm.cli import main
 from ncelm.errors import NcelmError
 from ncelm.language_model import load_scorer
@@ -109,7 +109,7 @@ def test_a_truncated_file(topics):
 
 
 def test_too_little_memory_is_said_before_the_start(topics, monkeypatch):
-    monkeypatch.setattr(pmi, "total_memory", lambda: 1000)
+    monkeypatch.setattr(machine, "total_memory", lambda: 1000)
     with pytest.raises(NcelmError, match="PMI of this text would take about"):
         train_pmi(topics / "store", topics / "other")
     assert not (topics / "other").exists()

@@ -19,7 +19,7 @@ from ncelm import run
 from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
 from ncelm.files import new_folder, refuse_existing
-from ncelm.machine import total_memory
+from ncelm.machine import check_memory
 from ncelm.scoring import Blank
 from ncelm.text import TextSettings
 from ncelm.vectors import nearest_words
@@ -41,10 +41,8 @@ class Lsa:
     def load(cls, path: Path | str) -> "Lsa":
         """Read a run of `train_lsa`."""
         path = Path(path)
-        content = run.read_config(path)
-        if content["kind"] != "lsa":
-            raise NcelmError(f"{path} holds a model of another kind than LSA: {content['kind']}")
-        origin, dim = run.read_origin(path, content), content.get("dim")
+        content, origin = run.read_kind(path, "lsa")
+        dim = content.get("dim")
         if type(dim) is not int or dim < 1:
             raise run.damaged_config(path)
         arrays, _ = run.read_arrays(path / run.MODEL, {"vectors": (len(origin.vocabulary), dim)})
@@ -99,12 +97,7 @@ def train_lsa(
         raise NcelmError(f"--seed is {seed}: it must not be negative")
     if not 1 <= dim <= most:
         raise NcelmError(f"--dim is {dim}: give a number from 1 to {most:,}, fewer than words and sentences")
-    needed, there = memory_bytes(store, dim), total_memory()
-    if there is not None and needed > there:
-        raise NcelmError(
-            f"LSA of this text would take about {needed / 1e9:,.1f} GB of memory and this machine has "
-            f"{there / 1e9:,.1f} GB: give a lower --dim or a shorter text"
-        )
+    check_memory("LSA of this text", memory_bytes(store, dim), "give a lower --dim or a shorter text")
     began = time.perf_counter()
     vectors = decompose(weighted_counts(store), dim, seed, progress)
     origin = run.Origin.of(store)

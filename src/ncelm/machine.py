@@ -8,6 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from ncelm.errors import NcelmError
+
 
 def available_cores() -> int:
     """Processor cores that this process may use."""
@@ -20,6 +22,16 @@ def total_memory() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (ValueError, OSError, AttributeError):
         return None
+
+
+def check_memory(what: str, needed: int, remedy: str) -> None:
+    """Better to say so now than to be killed later."""
+    there = total_memory()
+    if there is not None and needed > there:
+        raise NcelmError(
+            f"{what} would take about {needed / 1e9:,.1f} GB of memory and this machine has {there / 1e9:,.1f} GB: "
+            + remedy
+        )
 
 
 def surroundings(*packages: str) -> dict[str, Any]:

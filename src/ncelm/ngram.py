@@ -21,7 +21,7 @@ from ncelm.corpus import Split, TokenStore
 from ncelm.errors import NcelmError
 from ncelm.evaluate import evaluate_split
 from ncelm.files import new_folder, refuse_existing
-from ncelm.machine import total_memory
+from ncelm.machine import check_memory
 from ncelm.scoring import Sides
 from ncelm.threads import Team
 
@@ -198,12 +198,7 @@ def estimate(
     """
     check_order(order, min_counts)
     split, vocabulary = store.split("train"), len(store.vocabulary)
-    needed, there = memory_bytes(split, order), total_memory()
-    if there is not None and needed > there:
-        raise NcelmError(
-            f"a model of order {order} may take {needed / 1e9:,.1f} GB of memory and this machine has "
-            f"{there / 1e9:,.1f} GB: give a lower --order"
-        )
+    check_memory(f"a model of order {order}", memory_bytes(split, order), "give a lower --order")
     report = progress or (lambda done, total: None)
     text = _Text.of(split, store)
     levels = _count(text, vocabulary, order, lambda done: report(done, 2 * order))

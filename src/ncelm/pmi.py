@@ -21,7 +21,7 @@ from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
 from ncelm.files import new_folder, refuse_existing
 from ncelm.lsa import BYTES_PER_WORD, sentence_counts
-from ncelm.machine import total_memory
+from ncelm.machine import check_memory
 from ncelm.scoring import Blank
 from ncelm.text import TextSettings
 from ncelm.vocabulary import Vocabulary
@@ -45,10 +45,7 @@ class Pmi:
     def load(cls, path: Path | str) -> "Pmi":
         """Map a run of `train_pmi` into memory, and check what is relied on: no place lies outside."""
         path = Path(path)
-        content = run.read_config(path)
-        if content["kind"] != "pmi":
-            raise NcelmError(f"{path} holds a model of another kind than PMI: {content['kind']}")
-        origin = run.read_origin(path, content)
+        _, origin = run.read_kind(path, "pmi")
         arrays, _ = run.map_arrays(path / run.MODEL, ARRAYS)
         model = cls(**arrays, vocabulary=origin.vocabulary, text=origin.text)
         sentences = model.sentence_begins.size - 1
@@ -133,12 +130,7 @@ def train_pmi(store: TokenStore | Path | str, out: Path | str) -> Pmi:
     """Note down the sentences of each word of a store's training text, and write the run `out`."""
     store, out = store if isinstance(store, TokenStore) else TokenStore.open(store), Path(out)
     refuse_existing(out)
-    needed, there = store.split("train").tokens * BYTES_PER_WORD, total_memory()
-    if there is not None and needed > there:
-        raise NcelmError(
-            f"PMI of this text would take about {needed / 1e9:,.1f} GB of memory and this machine has "
-            f"{there / 1e9:,.1f} GB: give a shorter text"
-        )
+    check_memory("PMI of this text", store.split("train").tokens * BYTES_PER_WORD, "give a shorter text")
     began = time.perf_counter()
     by_word = sentence_counts(store)
     if by_word.nnz == 0:

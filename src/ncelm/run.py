@@ -103,6 +103,14 @@ def read_origin(run: Path, content: dict[str, Any]) -> Origin:
     return Origin(vocabulary, boundary, settings, path, fingerprint)
 
 
+def read_kind(run: Path, kind: Kind) -> tuple[dict[str, Any], Origin]:
+    """config.json of a run, which must be of this kind, and what it says of its text."""
+    content = read_config(run)
+    if content["kind"] != kind:
+        raise NcelmError(f"{run} holds a model of another kind than {kind.upper()}: {content['kind']}")
+    return content, read_origin(run, content)
+
+
 def damaged_config(run: Path) -> NcelmError:
     """What to say of a config.json that makes no sense."""
     return NcelmError(f"{run / CONFIG} is damaged: restore it from a copy or train again")

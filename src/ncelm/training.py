@@ -24,7 +24,7 @@ from ncelm.engine import NO_CONSTANTS, NO_NUMBERS, Engine, Sizes, Weights, corpu
 from ncelm.errors import DivergedError, NcelmError
 from ncelm.estimators import Member
 from ncelm.files import new_folder, only_process
-from ncelm.machine import total_memory
+from ncelm.machine import check_memory
 from ncelm.model import Architecture, LogBilinear, ModelConfig
 from ncelm.noise import Noise, NoiseKind, noise_of
 from ncelm.scoring import WordModel
@@ -396,13 +396,9 @@ class _Training:
         return replace(self.config, batch_size=part, unroll=unroll, seed=seed)
 
     def _check_memory(self) -> None:
-        """Better to say so now than to be killed later."""
-        needed, there = self.own_config.memory_bytes(self.sizes.vocabulary, self.tokens), total_memory()
-        if there is not None and needed > there:
-            raise NcelmError(
-                f"training would take about {needed / 1e9:,.1f} GB of memory and this machine has {there / 1e9:,.1f} GB"
-                ": lower --dim, --batch-size or --noise-samples, or prepare the text with a smaller --vocabulary-size"
-            )
+        needed = self.own_config.memory_bytes(self.sizes.vocabulary, self.tokens)
+        remedy = "lower --dim, --batch-size or --noise-samples, or prepare the text with a smaller --vocabulary-size"
+        check_memory("training", needed, remedy)
 
     # -- beginning and resuming ---------------------------------------------------------------------------------------
 
