@@ -83,8 +83,6 @@ ROWS = [
         for dim, percent, perplexity in ((100, 44.5, 38.6), (200, 49.8, 33.6))
     ),
 ]
-# More passes than the recipe's: validation perplexity ends lower (other rows were not tried).
-EPOCHS = {"lbl-2-100": 4, "lbl-10x2-100": 4}
 # Past the paper: who stands in one sentence with whom, and several models that choose together, by weights that are
 # learned on questions made from the validation text.
 TEAM = ("ngram-5", "lsa-300", "pmi", "lbl-10-200", "lbl-10-300", "lbl-10x2-200")
@@ -155,9 +153,7 @@ def _make(
     """Train a row, or what is left of it."""
     if row.kind == "LBL":
         assert row.dim
-        config = holmes(row.context, row.dim, row.after)
-        config = config.with_changes(epochs=EPOCHS.get(row.key, config.epochs))
-        train(store, folder, config, threads=threads, resume=True, progress=report)
+        train(store, folder, holmes(row.context, row.dim, row.after), threads=threads, resume=True, progress=report)
     elif folder.exists():
         return
     elif row.kind == "LSA":
