@@ -133,6 +133,11 @@ def test_features_of_a_maximum_entropy_model_are_its_n_grams():
     assert torch.equal(places, model.features(contexts, torch.tensor([[7, 8]] * 4)))
 
 
+def test_there_are_more_features_than_words():
+    with pytest.raises(NcelmError, match="--features is 30: give more than the 30 words"):
+        made("maximum-entropy", features=V)
+
+
 # -- training ----------------------------------------------------------------------------------------------------------
 
 

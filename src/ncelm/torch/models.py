@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from ncelm import kernels
 from ncelm import model as core
 from ncelm.corpus import Boundary, contexts_and_targets
+from ncelm.errors import NcelmError
 from ncelm.model import ModelConfig
 from ncelm.scoring import Sides
 from ncelm.threads import Team
@@ -312,12 +313,20 @@ def _segments(corpus: kernels.Corpus, first: int, last: int) -> Iterator[tuple[i
 
 
 class MaximumEntropy(NeuralModel):
-    """s(w, h) = b_w + Σ_n θ[hash of the last n words and w]: a weight for every n-gram, sometimes one for two."""
+    """s(w, h) = b_w + Σ_n θ[hash of the last n words, plus w]: a weight for every n-gram, sometimes one for two.
+
+    The words after a context have weights side by side (as in Mikolov et al. 2011): to score all of them, only contexts
+    are hashed, and memory is read in long stretches.
+    """
 
     weights: nn.Parameter  # θ, (features,)
 
     def __init__(self, config: ModelConfig, vocabulary_size: int, device: Any = None) -> None:
         super().__init__(config, vocabulary_size, device)
+        if config.features <= vocabulary_size:
+            raise NcelmError(
+                f"--features is {config.features:,}: give more than the {vocabulary_size:,} words there are"
+            )
         self.weights = _empty(config.features, device=device)
 
     def reset_parameters(self, spread: float, generator: torch.Generator) -> None:
@@ -337,9 +346,8 @@ class MaximumEntropy(NeuralModel):
             for word in half.unbind(1):
                 key = _mixed(key * 31 + word + 1)
                 keys.append(key)
-        context_keys = torch.stack(keys, 1)  # (n, c)
-        word_keys = _mixed(words + 1)  # (n, m) or (m,)
-        return _mixed(context_keys.unsqueeze(1) + word_keys.unsqueeze(-1)) % self.config.features
+        begins = torch.stack(keys, 1) % (self.config.features - self.vocabulary_size)  # (n, c)
+        return begins.unsqueeze(1) + words.unsqueeze(-1)
 
     def scores(self, contexts: Tensor, words: Tensor) -> Tensor:
         """s(w, h): contexts (n, c), words (n, m) or (m,) → (n, m)."""
