@@ -28,7 +28,7 @@ from ncelm.vocabulary import Vocabulary
 RARE = (20, 5000)  # answers and distractors occur so often in the training text
 DISTRACTORS = 4
 CANDIDATES = 6  # are drawn for the distractors: of Holmes, a 5-gram gets as many right as of the challenge, 38.6 %
-PER_SENTENCE = 3  # questions, at most
+PER_SENTENCE = 6  # questions, at most
 SHORTEST = 8  # words of a sentence that questions are made from
 PENALTY = 1e-4  # λ² of standardised scores: keeps parts that say the same from pulling against each other
 
