@@ -76,6 +76,13 @@ def test_from_the_archive_to_the_page(data, tmp_path, capsys):
     assert "| together: ngram-3, lsa-300, pmi, lbl-2-100 | **" in page
 
 
+def test_every_kind_of_row_tells_how_far_it_is(data, tmp_path):
+    heard = []
+    reproduce_table3(data, tmp_path / "out", progress=heard.append)
+    assert {at.name for at in heard if at.steps} == {"preparing the text", *(row.name for row in (*SMALL, *BEYOND))}
+    assert {at.name for at in heard if at.training} == {row.name for row in SMALL if row.kind == "LBL"}
+
+
 def test_finished_rows_are_not_trained_again(data, tmp_path):
     reproduce_table3(data, tmp_path / "out", rows=["lbl-2-100"])
     outcome = tmp_path / "out/runs/lbl-2-100/outcome.json"

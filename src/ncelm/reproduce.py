@@ -33,6 +33,7 @@ class RowProgress:
     name: str
     seconds_left: float | None  # of all runs; None until there is something to go by
     training: Progress | None
+    steps: tuple[int, int | None] | None = None  # done, and in all, of work that is not training
 
 
 def reproduce(

@@ -111,31 +111,53 @@ def reproduce_table3(
         wanted = [row for row in wanted if (_folder(out, row) / OUTCOME).exists()]
         if not wanted:
             raise NcelmError(f"no row of table3 is finished in {out}: leave --finished-only out to train them")
-    store = _store(data, out)
+    store = _store(data, out, _Teller(progress, 0, len(wanted), "preparing the text"))
     questions = completion.read_questions(data / QUESTIONS)
     answers = completion.read_answers(data / ANSWERS, questions)
     for number, row in enumerate(wanted, 1):
-
-        def report(at: Progress | None, number: int = number, row: Row = row) -> None:
-            if progress:
-                progress(RowProgress(number, len(wanted), row.name, None, at))
-
-        report(None)
-        folder = _folder(out, row)
+        folder, tell = _folder(out, row), _Teller(progress, number, len(wanted), row.name)
+        tell.begin()
         if not (folder / OUTCOME).exists():
-            _make(store, folder, row, threads, report)
-            _ask(store, folder, row, questions, answers, threads)
+            _make(store, folder, row, threads, tell)
+            tell.begin()
+            _ask(store, folder, row, questions, answers, threads, tell)
     command = f"ncelm reproduce table3 --data {data.name} --out {out.name}" + (
         f" --rows {' '.join(rows)}" if rows else ""
     )
     return _write_page(out, wanted, command + " --finished-only" * finished_only)
 
 
+@dataclass(frozen=True)
+class _Teller:
+    """Tells how far a row is, if anybody wants to know."""
+
+    progress: Callable[[RowProgress], None] | None
+    number: int
+    rows: int
+    name: str
+
+    def begin(self) -> None:
+        """A new piece of work."""
+        self._tell(None, None)
+
+    def training(self, at: Progress) -> None:
+        """What training reports."""
+        self._tell(at, None)
+
+    def steps(self, done: int, total: int | None = None) -> None:
+        """What everything else reports."""
+        self._tell(None, (done, total))
+
+    def _tell(self, at: Progress | None, steps: tuple[int, int | None] | None) -> None:
+        if self.progress:
+            self.progress(RowProgress(self.number, self.rows, self.name, None, at, steps))
+
+
 def _folder(out: Path, row: Row) -> Path:
     return out / "runs" / row.key
 
 
-def _store(data: Path, out: Path) -> TokenStore:
+def _store(data: Path, out: Path, tell: _Teller) -> TokenStore:
     """The 522 works as a token store in OUT/store, made at the first call."""
     for path in (ARCHIVE, QUESTIONS, ANSWERS):
         if not (data / path).is_file():
@@ -144,21 +166,21 @@ def _store(data: Path, out: Path) -> TokenStore:
         (out / "runs").mkdir(parents=True, exist_ok=True)
     if (out / "store").exists():
         return TokenStore.open(out / "store")
-    return prepare(data / ARCHIVE, out=out / "store", gutenberg=True, lowercase=True, min_count=5)
+    options: dict[str, Any] = {"gutenberg": True, "lowercase": True, "min_count": 5}
+    return prepare(data / ARCHIVE, out=out / "store", **options, progress=tell.steps)
 
 
-def _make(
-    store: TokenStore, folder: Path, row: Row, threads: int | None, report: Callable[[Progress | None], None]
-) -> None:
+def _make(store: TokenStore, folder: Path, row: Row, threads: int | None, tell: _Teller) -> None:
     """Train a row, or what is left of it."""
     if row.kind == "LBL":
         assert row.dim
-        train(store, folder, holmes(row.context, row.dim, row.after), threads=threads, resume=True, progress=report)
+        config = holmes(row.context, row.dim, row.after)
+        train(store, folder, config, threads=threads, resume=True, progress=tell.training)
     elif folder.exists():
         return
     elif row.kind == "LSA":
         assert row.dim
-        train_lsa(store, folder, row.dim)
+        train_lsa(store, folder, row.dim, progress=tell.steps)
     elif row.kind == "PMI":
         train_pmi(store, folder)
     elif row.kind == "ensemble":
@@ -166,9 +188,9 @@ def _make(
         for part in parts:
             if not (part / OUTCOME).exists():
                 raise NcelmError(f"the row {row.key!r} puts others together: finish {part.name!r} first")
-        blend(parts, folder, store=store, threads=threads)
+        blend(parts, folder, store=store, threads=threads, progress=tell.steps)
     else:
-        train_ngram(store, folder, row.context + 1, SRILM_CUTOFFS)
+        train_ngram(store, folder, row.context + 1, SRILM_CUTOFFS, progress=tell.steps)
 
 
 def _ask(
@@ -178,12 +200,13 @@ def _ask(
     questions: list[completion.Question],
     answers: dict[str, str],
     threads: int | None,
+    tell: _Teller,
 ) -> None:
     """Test perplexity and accuracy of a finished row."""
     outcome: dict[str, Any] = {"format": "ncelm-outcome", "version": 1}
     if row.kind in ("n-gram", "LBL"):
         outcome["test"] = LanguageModel.load(folder, threads).evaluate_split(store, "test").as_dict()
-    for kind, rankings in completion.rank_both(load_scorer(folder, threads), questions).items():
+    for kind, rankings in completion.rank_both(load_scorer(folder, threads), questions, tell.steps).items():
         found = completion.accuracy(rankings, answers)
         outcome[kind] = {"percent": found.percent, "interval": found.interval, "right": found.right}
     for record in Metrics(folder / METRICS).read()[-1:]:  # an ensemble has none

@@ -169,8 +169,12 @@ def _show_row(bar: "tqdm[Any]", at: "RowProgress") -> None:
     """How a bar hears of the rows of a table."""
     left = f", about {at.seconds_left / 60:.0f} min left in all" if at.seconds_left is not None else ""
     where = f"{at.number}/{at.runs} {at.name}{left}: "
+    bar.unit = " words" if at.training else " steps"
     if at.training:
         show_training(bar, at.training, where)
+    elif at.steps:
+        bar.set_description(where, refresh=False)
+        show(bar)(*at.steps)
     else:
         bar.reset()
         bar.set_description(where)
