@@ -468,6 +468,8 @@ def test_unknown_options_and_recipes_are_refused(store, tmp_path):
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_trains(store, tmp_path, name):
     config = recipe(name).with_changes(epochs=1, dim=8)
+    if config.by_torch:
+        pytest.importorskip("torch", reason="needs the extra `torch`")
     assert train(store, tmp_path / "run", config)["finished"]
 
 

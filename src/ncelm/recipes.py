@@ -69,6 +69,21 @@ def ptb_best() -> TrainConfig:
     return ptb_shared().with_changes(dropout=0.2, penalty=0.01, epochs=5)
 
 
+def ptb_lstm() -> TrainConfig:
+    """A long short-term memory of 256 units by NCE, in four passes; needs PyTorch."""
+    return ptb_quick().with_changes(
+        architecture="lstm",
+        dim=256,
+        batch_size=700,  # 20 stretches of 35 words
+        noise_samples=500,
+        learning_rate=0.1,
+        matrix_rate=0.5,
+        clip=50.0,
+        dropout=0.2,
+        epochs=4,
+    )
+
+
 def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainConfig:
     """Section 5 of the paper, tens of millions of words: diagonal matrices, small minibatches that share noise."""
     return TrainConfig(
@@ -97,6 +112,7 @@ RECIPES: dict[str, Callable[[], TrainConfig]] = {
     "ptb-shared": ptb_shared,
     "ptb-quick": ptb_quick,
     "ptb-best": ptb_best,
+    "ptb-lstm": ptb_lstm,
     "holmes": holmes,
 }
 
