@@ -47,6 +47,27 @@ class _Table:
     def __post_init__(self) -> None:
         self.former_values, self.former_squares = self.values.copy(), self.squares.copy()
 
+    def changed(self) -> np.ndarray:
+        """Which rows this worker has changed, (rows,)."""
+        return np.any(self.values != self.former_values, axis=1)
+
+    def news(self, rows: "Rows") -> np.ndarray:
+        """By how much: values, then squares, in one line."""
+        parts = [self.values[rows] - self.former_values[rows]]
+        if len(self.squares):
+            parts.append(self.squares[rows] - self.former_squares[rows])
+        return np.concatenate(parts, axis=None)
+
+    def take(self, rows: "Rows", news: np.ndarray) -> None:
+        """All workers' news of these rows, added up."""
+        arrays = [(self.values, self.former_values), (self.squares, self.former_squares)]
+        for (now, former), part in zip(arrays, np.split(news, 1 + bool(len(self.squares))), strict=False):
+            former[rows] += part.reshape(-1, former.shape[1])
+            now[rows] = former[rows]
+
+
+Rows = slice | np.ndarray
+
 
 @contextmanager
 def _all_alive() -> Iterator[None]:
@@ -160,26 +181,17 @@ class Group:
     def exchange(self, everything: bool = False) -> None:
         """Put together what each has learned since the last time; `everything`, or what is due."""
         self._exchanges += 1
-        everything = everything or self._exchanges % RARELY == 0
-        for table in self._tables:
-            self._exchange(table, slice(None) if everything else table.frequent)
-
-    def _exchange(self, table: _Table, asked: slice | np.ndarray) -> None:
-        changed = np.any(table.values[asked] != table.former_values[asked], axis=1)  # (rows,)
-        rows = np.arange(len(table.values))[asked][self._any(changed)]
-        if rows.size == 0:
-            return
-        news = table.values[rows] - table.former_values[rows]  # (rows, width)
-        if len(table.squares):
-            grown = table.squares[rows] - table.former_squares[rows]
-            news = np.concatenate([news, grown], axis=1)
-        news = self._sum(news)
-        width = table.values.shape[1]
-        table.former_values[rows] += news[:, :width]
-        table.values[rows] = table.former_values[rows]
-        if len(table.squares):
-            table.former_squares[rows] += news[:, width:]
-            table.squares[rows] = table.former_squares[rows]
+        rows: list[Rows] = [table.frequent for table in self._tables]
+        if everything or self._exchanges % RARELY == 0:
+            changed = self._any(np.concatenate([table.changed() for table in self._tables]))
+            ends = np.cumsum([len(table.values) for table in self._tables])
+            # whole tables are far faster to go through than all their rows by number
+            rows = [slice(None) if some.all() else np.flatnonzero(some) for some in np.split(changed, ends[:-1])]
+        each = [table.news(some) for table, some in zip(self._tables, rows, strict=True)]
+        news = self._sum(np.concatenate(each))  # one message: many small ones would mostly wait
+        ends = np.cumsum([some.size for some in each])
+        for table, some, part in zip(self._tables, rows, np.split(news, ends[:-1]), strict=True):
+            table.take(some, part)
 
     def _any(self, mine: np.ndarray) -> np.ndarray:
         """Which of these are true for any worker."""
