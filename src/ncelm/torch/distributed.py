@@ -34,6 +34,9 @@ RARELY = 4  # every so many exchanges are of all rows, the others of frequent wo
 FREQUENT = 512  # so many words are frequent
 
 
+Rows = slice | np.ndarray  # all of a table, or some by number
+
+
 @dataclass
 class _Table:
     """A parameter, row by row, as it is and as it was when it was exchanged last."""
@@ -51,22 +54,19 @@ class _Table:
         """Which rows this worker has changed, (rows,)."""
         return np.any(self.values != self.former_values, axis=1)
 
-    def news(self, rows: "Rows") -> np.ndarray:
+    def news(self, rows: Rows) -> np.ndarray:
         """By how much: values, then squares, in one line."""
         parts = [self.values[rows] - self.former_values[rows]]
         if len(self.squares):
             parts.append(self.squares[rows] - self.former_squares[rows])
         return np.concatenate(parts, axis=None)
 
-    def take(self, rows: "Rows", news: np.ndarray) -> None:
+    def take(self, rows: Rows, news: np.ndarray) -> None:
         """All workers' news of these rows, added up."""
         arrays = [(self.values, self.former_values), (self.squares, self.former_squares)]
         for (now, former), part in zip(arrays, np.split(news, 1 + bool(len(self.squares))), strict=False):
             former[rows] += part.reshape(-1, former.shape[1])
             now[rows] = former[rows]
-
-
-Rows = slice | np.ndarray
 
 
 @contextmanager
