@@ -26,6 +26,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from ncelm.corpus import Split, TokenStore
 from ncelm.errors import NcelmError
+from ncelm.torch import exchange_kernels
 
 STEPS = 4  # minibatches between two exchanges
 # Workers wait so long for each other: while the first writes a checkpoint or validates. One that died is known at once.
@@ -34,39 +35,16 @@ RARELY = 4  # every so many exchanges are of all rows, the others of frequent wo
 FREQUENT = 512  # so many words are frequent
 
 
-Rows = slice | np.ndarray  # all of a table, or some by number
-
-
 @dataclass
 class _Table:
-    """A parameter, row by row, as it is and as it was when it was exchanged last."""
+    """A parameter or its sums of squares, row by row, as it is and as it was when it was exchanged last."""
 
-    values: np.ndarray  # (rows, width)
-    squares: np.ndarray  # (rows, width), or (0, width) for SGD
+    now: np.ndarray  # (rows, width)
     frequent: np.ndarray  # rows that are exchanged often
-    former_values: np.ndarray = field(init=False)
-    former_squares: np.ndarray = field(init=False)
+    former: np.ndarray = field(init=False)  # (rows, width)
 
     def __post_init__(self) -> None:
-        self.former_values, self.former_squares = self.values.copy(), self.squares.copy()
-
-    def changed(self) -> np.ndarray:
-        """Which rows this worker has changed, (rows,)."""
-        return np.any(self.values != self.former_values, axis=1)
-
-    def news(self, rows: Rows) -> np.ndarray:
-        """By how much: values, then squares, in one line."""
-        parts = [self.values[rows] - self.former_values[rows]]
-        if len(self.squares):
-            parts.append(self.squares[rows] - self.former_squares[rows])
-        return np.concatenate(parts, axis=None)
-
-    def take(self, rows: Rows, news: np.ndarray) -> None:
-        """All workers' news of these rows, added up."""
-        arrays = [(self.values, self.former_values), (self.squares, self.former_squares)]
-        for (now, former), part in zip(arrays, np.split(news, 1 + bool(len(self.squares))), strict=False):
-            former[rows] += part.reshape(-1, former.shape[1])
-            now[rows] = former[rows]
+        self.former = self.now.copy()
 
 
 @contextmanager
@@ -108,7 +86,7 @@ class Group:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.steps, self.bytes_sent = rank, size, STEPS, 0
-        self._tables: list[_Table] = []
+        self._tables: list[list[_Table]] = []  # of each parameter: itself, and its sums of squares if there are any
         self._exchanges = 0
 
     @classmethod
@@ -168,34 +146,41 @@ class Group:
         by_frequency = np.argsort(-counts, kind="stable")[:FREQUENT]
         self._tables = []
         for name, array in values.items():
-            rows = array.reshape(len(array), -1)
-            squares = sums[name].reshape(len(sums[name]), rows.shape[1])
             # the out-of-sentence word is beside every sentence; what has no row for each word is small or hashed
-            frequent = np.append(by_frequency, counts.size) if len(rows) == counts.size + 1 else by_frequency
-            if len(rows) < counts.size:
-                frequent = np.arange(len(rows))
-            elif len(rows) > counts.size + 1:
+            frequent = np.append(by_frequency, counts.size) if len(array) == counts.size + 1 else by_frequency
+            if len(array) < counts.size:
+                frequent = np.arange(len(array))
+            elif len(array) > counts.size + 1:
                 frequent = np.zeros(0, np.int64)
-            self._tables.append(_Table(rows, squares, frequent))
+            now = [array.reshape(len(array), -1)]
+            if sums[name].size:  # for SGD there are none
+                now.append(sums[name].reshape(now[0].shape))
+            self._tables.append([_Table(some, frequent) for some in now])
 
     def exchange(self, everything: bool = False) -> None:
         """Put together what each has learned since the last time; `everything`, or what is due."""
         self._exchanges += 1
-        rows: list[Rows] = [table.frequent for table in self._tables]
+        rows = [values.frequent for values, *_ in self._tables]
         if everything or self._exchanges % RARELY == 0:
-            changed = self._any(np.concatenate([table.changed() for table in self._tables]))
-            ends = np.cumsum([len(table.values) for table in self._tables])
-            # whole tables are far faster to go through than all their rows by number
-            rows = [slice(None) if some.all() else np.flatnonzero(some) for some in np.split(changed, ends[:-1])]
-        each = [table.news(some) for table, some in zip(self._tables, rows, strict=True)]
-        news = self._sum(np.concatenate(each))  # one message: many small ones would mostly wait
-        ends = np.cumsum([some.size for some in each])
-        for table, some, part in zip(self._tables, rows, np.split(news, ends[:-1]), strict=True):
-            table.take(some, part)
+            rows = self._changed_rows()
+        due = [(table, some) for tables, some in zip(self._tables, rows, strict=True) for table in tables]
+        sizes = [some.size * table.now.shape[1] for table, some in due]
+        news = np.empty(sum(sizes), np.float32)  # one message: many small ones would mostly wait
+        parts = np.split(news, np.cumsum(sizes)[:-1])
+        for (table, some), part in zip(due, parts, strict=True):
+            exchange_kernels.write_news(table.now, table.former, some, part.reshape(-1, table.now.shape[1]))
+        self._sum(news)
+        for (table, some), part in zip(due, parts, strict=True):
+            exchange_kernels.take_news(table.now, table.former, some, part.reshape(-1, table.now.shape[1]))
 
-    def _any(self, mine: np.ndarray) -> np.ndarray:
-        """Which of these are true for any worker."""
-        return self._reduce(mine.astype(np.uint8), dist.ReduceOp.MAX) > 0
+    def _changed_rows(self) -> list[np.ndarray]:
+        """The rows of each parameter that any worker has changed."""
+        ends = np.cumsum([len(values.now) for values, *_ in self._tables])
+        changed = np.zeros(ends[-1], np.uint8)
+        for (values, *_), answer in zip(self._tables, np.split(changed, ends[:-1]), strict=True):
+            exchange_kernels.find_changed(values.now, values.former, answer)
+        self._reduce(changed, dist.ReduceOp.MAX)
+        return [np.flatnonzero(answer) for answer in np.split(changed, ends[:-1])]
 
     def _sum(self, array: np.ndarray) -> np.ndarray:
         """The sum over all workers, in place."""
