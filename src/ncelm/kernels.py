@@ -99,6 +99,26 @@ def _pause(typing_context):
     return types.void(), generate
 
 
+@intrinsic
+def _fetch(typing_context, table, row):
+    """Ask for table[row], a row of float32, before its turn: what lies anywhere in a large table is long in coming."""
+
+    def generate(context, builder, signature, arguments):
+        table, row = context.make_array(signature.args[0])(context, builder, arguments[0]), arguments[1]
+        width, integer, byte = builder.extract_value(table.shape, 1), ir.IntType(32), ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [byte, integer, integer, integer])
+        prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        start = builder.mul(row, width)
+        lines = builder.udiv(builder.add(width, ir.Constant(width.type, 15)), ir.Constant(width.type, 16))
+        with cgutils.for_range(builder, lines) as loop:  # a cache line is 16 numbers
+            place = builder.add(start, builder.mul(loop.index, ir.Constant(width.type, 16)))
+            pointer = builder.bitcast(builder.gep(table.data, [place]), byte)
+            builder.call(prefetch, [pointer, integer(0), integer(3), integer(1)])  # to read, and to keep
+        return context.get_dummy_value()
+
+    return types.void(table, types.int64), generate
+
+
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 SYNC_STRIDE = 16  # int64s from one phase's counters to the next: items and arrivals on cache lines of their own
@@ -742,6 +762,19 @@ def _update_row(table, squares, index, gradient, rate, penalty):
             values[t] += rate * g / (np.sqrt(sums[t]) + np.float32(1e-8))
 
 
+AHEAD = 4  # rows are asked for so many words before their turn
+
+
+@compiled
+def _fetch_ahead(words, g, groups, table, squares):
+    """Ask for the row that will be updated a few words from now."""
+    if g + AHEAD < groups:
+        word = np.int64(words[g + AHEAD])
+        _fetch(table, word)
+        if squares.shape[0]:
+            _fetch(squares, word)
+
+
 @compiled
 def _project(matrices, item, row, plan, theta, work):
     """Full matrices: C_i r_w once for each unique word of a context position."""
@@ -797,6 +830,7 @@ def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, s
         for g in range(first, last):
             word = plan.context_words[row, g]
             vector = theta.context_vectors[word]
+            _fetch_ahead(plan.context_words[row], g, last, theta.context_vectors, squares.context_vectors)
             gradient[:] = np.float32(0.0)
             for p in range(plan.context_offsets[row, g], plan.context_offsets[row, g + 1]):
                 entry = plan.context_order[row, p]
@@ -875,12 +909,13 @@ def _drop(vector, key, probability):
     The same key leaves out the same numbers, so that a gradient goes the way its vector came.
     """
     if probability > 0.0:
-        scale, threshold = np.float32(1.0 / (1.0 - probability)), np.uint64(probability * 65536.0)
-        for t in range(0, vector.size, 4):
-            bits = draw(key, DROPOUT_DRAWS + t // 4)
-            for u in range(t, min(t + 4, vector.size)):
-                vector[u] = np.float32(0.0) if bits & np.uint64(0xFFFF) < threshold else vector[u] * scale
-                bits >>= np.uint64(16)
+        scale, threshold = np.float32(1.0 / (1.0 - probability)), np.uint16(probability * 65536.0)
+        draws = np.empty((vector.size + 3) // 4, np.uint64)
+        for i in range(draws.size):
+            draws[i] = draw(key, DROPOUT_DRAWS + i)
+        parts = draws.view(np.uint16)  # four numbers from each draw
+        for t in range(vector.size):
+            vector[t] = np.float32(0.0) if parts[t] < threshold else vector[t] * scale
 
 
 SAMPLE_PAD = 32  # scores of an example are padded to a multiple of this, so that none is left over for a scalar loop
@@ -1258,8 +1293,14 @@ def _gradients_of_words(coefficients, predicted, gradients, bias_gradients):
 
 # -- noise shared by a minibatch ---------------------------------------------------------------------------------------
 
-SHARED_EXAMPLE_BLOCK = 250  # examples in one work item …
+SHARED_EXAMPLE_BLOCK = 250  # most examples in one work item …
 SHARED_NOISE_BLOCK = 256  # … and noise words in one matrix product, where a minibatch shares its noise
+
+
+@compiled
+def _shared_example_block(batch):
+    """Examples in one work item: some for each thread, but not so few that a matrix product is slow."""
+    return min(max(batch // 4, 63), SHARED_EXAMPLE_BLOCK)
 
 
 @compiled
@@ -1267,6 +1308,8 @@ def _gather_noise(item, row, plan, noise, theta, work):
     """Bring the rows of a block of noise words together, and what their scores need beside q̂ᵀ q_w."""
     for j in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.distinct[row])):
         word = plan.words[row, plan.sizes[row] + j, 0]
+        if j + AHEAD < plan.distinct[row]:
+            _fetch(theta.target_vectors, np.int64(plan.words[row, plan.sizes[row] + j + AHEAD, 0]))
         work.noise_rows[j] = theta.target_vectors[word]
         work.noise_shifts[j] = theta.biases[word] - noise.log_k_probability[word]
 
@@ -1295,9 +1338,15 @@ def _shared_noise_examples(matrices, item, row, plan, noise, method, theta, work
     Coefficients of the noise words j0..j1 are a (B, j1 - j0) matrix of their own; those of the targets come last.
     """
     size, K = plan.sizes[row], plan.distinct[row]
-    first, last = item * SHARED_EXAMPLE_BLOCK, min((item + 1) * SHARED_EXAMPLE_BLOCK, size)
+    block = _shared_example_block(plan.contexts.shape[1])
+    first, last = item * block, min((item + 1) * block, size)
     vectors, gradients, objective = work.predicted[first:last], work.gradients[first:last], 0.0
     for e in range(first, last):
+        if e + 1 < last:
+            _fetch(theta.target_vectors, np.int64(plan.words[row, e + 1, 0]))
+            if matrices.ndim == 2:
+                for i in range(plan.contexts.shape[2]):
+                    _fetch(theta.context_vectors, np.int64(plan.contexts[row, e + 1, i]))
         _predict(matrices, e, row, plan, theta, work)
         _drop(work.predicted[e], plan.keys[row, e], method.dropout)
         word = plan.words[row, e, 0]
@@ -1337,6 +1386,7 @@ def _shared_noise_targets(item, row, plan, theta, squares, work, rates, shared, 
     targets = work.coefficients[plan.distinct[row] * size :]
     for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
         word, bias_gradient = plan.target_words[row, g], np.float32(0.0)
+        _fetch_ahead(plan.target_words[row], g, plan.target_groups[row], theta.target_vectors, squares.target_vectors)
         gradient[:] = np.float32(0.0)
         for p in range(plan.target_offsets[row, g], plan.target_offsets[row, g + 1]):
             entry = plan.target_rows[row, p]
@@ -1379,7 +1429,7 @@ def shared_noise_steps(
 
         phase += 1
         item = _take_item(sync, phase)
-        while item < _blocks(plan.sizes[row], SHARED_EXAMPLE_BLOCK):
+        while item < _blocks(plan.sizes[row], _shared_example_block(batch)):
             _shared_noise_examples(theta.matrices, item, row, plan, noise, method, theta, work, part)
             item = _take_item(sync, phase)
         _wait_for_all(sync, phase, threads)
