@@ -69,6 +69,7 @@ def test_from_the_archive_to_the_page(data, tmp_path, capsys):
         assert row["normalised"]["percent"] in (0.0, 100.0)
         assert ("test" in row) == (row["key"] not in ("lsa-300", "pmi", "together"))
         assert ("unnormalised" in row) <= row["key"].startswith("lbl")
+        assert ("threads" in row) == row["key"].startswith("lbl")
     page = (tmp_path / "out/table3.md").read_text()
     assert "| 3-gram | **" in page
     assert "| 36.0 |" in page

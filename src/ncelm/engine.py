@@ -12,7 +12,8 @@ from ncelm.noise import BigramNoise, Noise
 from ncelm.threads import Team
 
 PLAN_BYTES = 32 << 20  # minibatches are planned ahead in groups that take about so much memory …
-MOST_PLANNED = 16  # … and a group is at most so many, so that Ctrl-C is answered soon
+PLANNED_WORDS = 16_000  # … and has at most so many words, so that Ctrl-C is answered soon …
+MOST_PLANNED = 128  # … in at most so many minibatches
 
 
 NO_NUMBERS = np.zeros(0, np.int32)
@@ -79,8 +80,9 @@ class Sizes:
     @property
     def planned(self) -> int:
         """Minibatches planned together: G."""
-        most = 2 if self.exact else MOST_PLANNED  # those of maximum likelihood take long enough by themselves
-        return int(np.clip(PLAN_BYTES // self.plan_bytes, 1, most))
+        if self.exact:  # these take long enough by themselves
+            return int(np.clip(PLAN_BYTES // self.plan_bytes, 1, 2))
+        return int(np.clip(min(PLAN_BYTES // self.plan_bytes, PLANNED_WORDS // self.batch), 1, MOST_PLANNED))
 
     @property
     def matrix_shape(self) -> tuple[int, ...]:

@@ -1116,6 +1116,7 @@ def _sampled_targets(item, row, plan, method, theta, squares, work, rates, share
     coefficients, rate = work.coefficients, rates.table[row]
     for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
         word, first, last = plan.target_words[row, g], offsets[g], offsets[g + 1]
+        _fetch_ahead(plan.target_words[row], g, plan.target_groups[row], theta.target_vectors, squares.target_vectors)
         bias_gradient = np.float32(0.0)
         for p in range(first, last):
             weight = coefficients[order[p]]
@@ -1179,16 +1180,11 @@ def _project_phase(threads, sync, phase, item, done, row, plan, theta, work):
 
 
 @compiled
-def _context_gradient_phase(threads, sync, phase, item, done, row, plan, theta, squares, work, rates, shared, gradient):
-    """Gradients of contexts and matrices, as the work items from `done` on; the thread has taken `item` already."""
-    if theta.matrices.ndim == 3:
-        items = plan.contexts.shape[2] * _blocks(plan.contexts.shape[1], POSITION_BLOCK)
-    else:
-        items = _blocks(plan.context_groups[row], GROUP_BLOCK)
-    while item < done + items:
-        _context_gradients(theta.matrices, item - done, row, plan, theta, squares, work, rates, shared, gradient)
-        item = _take_item(sync, phase)
-    _wait_for_all(sync, phase, threads)
+def _context_gradient_items(matrices, row, plan):
+    """Work items of `_context_gradients`."""
+    if matrices.ndim == 3:
+        return plan.contexts.shape[2] * _blocks(plan.contexts.shape[1], POSITION_BLOCK)
+    return _blocks(plan.context_groups[row], GROUP_BLOCK)
 
 
 @compiled
@@ -1248,17 +1244,22 @@ def sampled_steps(
             item = _take_item(sync, phase)
         _wait_for_all(sync, phase, threads)
 
-        phase += 1
-        target_blocks = _blocks(plan.target_groups[row], GROUP_BLOCK)
+        phase += 1  # the longest items first, so that no thread ends long after the others
+        context_items = _context_gradient_items(theta.matrices, row, plan)
+        items = context_items + _blocks(plan.target_groups[row], GROUP_BLOCK)
         item = _take_item(sync, phase)
-        while item < target_blocks:
+        while item < items:
             if item == 0:
                 _update_constants(row, plan, constants, work, rates)
-            _sampled_targets(item, row, plan, method, theta, squares, work, rates, shared, gradient, weights, used)
+            if item < context_items:
+                _context_gradients(theta.matrices, item, row, plan, theta, squares, work, rates, shared, gradient)
+            else:
+                _sampled_targets(
+                    item - context_items, row, plan, method, theta, squares, work, rates, shared, gradient, weights,
+                    used,
+                )  # fmt: skip
             item = _take_item(sync, phase)
-        _context_gradient_phase(
-            threads, sync, phase, item, target_blocks, row, plan, theta, squares, work, rates, shared, gradient
-        )
+        _wait_for_all(sync, phase, threads)
 
         phase += 1
         _context_update_phase(
@@ -1436,12 +1437,15 @@ def shared_noise_steps(
 
         phase += 1
         item = _take_item(sync, phase)
-        while item < noise_blocks:
-            _noise_gradients(item, row, plan, work)
+        while item < noise_blocks + _context_gradient_items(theta.matrices, row, plan):
+            if item < noise_blocks:
+                _noise_gradients(item, row, plan, work)
+            else:
+                _context_gradients(
+                    theta.matrices, item - noise_blocks, row, plan, theta, squares, work, rates, shared, gradient
+                )
             item = _take_item(sync, phase)
-        _context_gradient_phase(
-            threads, sync, phase, item, noise_blocks, row, plan, theta, squares, work, rates, shared, gradient
-        )
+        _wait_for_all(sync, phase, threads)
 
         phase += 1
         groups = plan.target_groups[row]
@@ -1572,12 +1576,15 @@ def ml_steps(
 
         phase += 1
         item = _take_item(sync, phase)
-        while item < target_blocks:
-            _ml_targets(item, row, plan, theta, squares, work, rates, shared, part)
+        while item < target_blocks + _context_gradient_items(theta.matrices, row, plan):
+            if item < target_blocks:
+                _ml_targets(item, row, plan, theta, squares, work, rates, shared, part)
+            else:
+                _context_gradients(
+                    theta.matrices, item - target_blocks, row, plan, theta, squares, work, rates, shared, gradient
+                )
             item = _take_item(sync, phase)
-        _context_gradient_phase(
-            threads, sync, phase, item, target_blocks, row, plan, theta, squares, work, rates, shared, gradient
-        )
+        _wait_for_all(sync, phase, threads)
 
         phase += 1
         _context_update_phase(

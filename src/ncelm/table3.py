@@ -24,6 +24,7 @@ from ncelm.preparing import prepare
 from ncelm.recipes import holmes
 from ncelm.reproduce import RowProgress
 from ncelm.run import METRICS, Metrics
+from ncelm.threads import Team
 from ncelm.training import Progress, train
 
 ARCHIVE = Path("holmes", "holmes_training.tar.xz")
@@ -211,6 +212,8 @@ def _ask(
         outcome[kind] = {"percent": found.percent, "interval": found.interval, "right": found.right}
     for record in Metrics(folder / METRICS).read()[-1:]:  # an ensemble has none
         outcome |= {"seconds": record["seconds"], "epochs": record.get("epoch")}
+        if row.kind == "LBL":
+            outcome["threads"] = Team(threads).threads  # of the last sitting
     write_json(folder / OUTCOME, outcome)
 
 
@@ -271,6 +274,7 @@ def _markdown(answer: dict[str, Any]) -> str:
         paper = row["paper"]
         time = f"{row['seconds'] / 60:.1f} min" if "seconds" in row else "–"
         time += f", {row['epochs']} passes" if row.get("epochs") else ""
+        time += f", {row['threads']} thread" + "s" * (row["threads"] > 1) if "threads" in row else ""
         lines.append(
             f"| {row['name']} | **{row['normalised']['percent']:.1f}**{bare} | {low:.1f}–{high:.1f} | "
             f"{paper['percent'] or '–'} | {test} | {paper['test_perplexity'] or '–'} | {time} |"
