@@ -99,6 +99,9 @@ class TrainConfig:
     """A long short-term memory learns from so many words at a time; --batch-size words are several such stretches."""
     clip: float = 0.0
     """PyTorch: gradients of layers (not of word vectors) are shortened to this norm; 0 leaves them as they are."""
+    exchange_words: int = 4000
+    """Several workers: after so many words of text they put together what they have learned of frequent words, and
+    after four times as many what they have learned of all. Fewer are better for the model, more for the network."""
     spread: float = 0.1
     """Standard deviation of the word vectors at the start."""
     seed: int = 0
@@ -122,7 +125,8 @@ class TrainConfig:
         }
         for name, kind in choices.items():
             check(name, getattr(self, name) in get_args(kind), f"one of {', '.join(get_args(kind))}")
-        for name in ("noise_samples", "max_samples", "epochs", "batch_size", "patience", "seed", "warm_up", "unroll"):
+        whole = ("noise_samples", "max_samples", "epochs", "batch_size", "patience", "seed", "warm_up", "unroll")
+        for name in (*whole, "exchange_words"):
             check(name, type(getattr(self, name)) is int, "a whole number")
         check("noise_samples", 1 <= self.noise_samples <= 100_000, "a number from 1 to 100,000")
         check("epochs", 1 <= self.epochs <= 1_000_000, "a number from 1 to 1,000,000")
@@ -131,6 +135,7 @@ class TrainConfig:
         longest = self.batch_size if self.model.architecture == "lstm" else 1_000_000
         check("unroll", 1 <= self.unroll <= longest, "a number from 1 to --batch-size")
         check("warm_up", 1 <= self.warm_up <= 1_000_000_000, "a number from 1 to 10⁹")
+        check("exchange_words", 1 <= self.exchange_words <= 1_000_000_000, "a number from 1 to 10⁹")
         check("seed", 0 <= self.seed < 2**63, "a number from 0 to 2⁶³ − 1")
         for name in ("learning_rate", "spread"):
             check(name, 0 < getattr(self, name) <= 1e6, "a positive number, at most 1e6")
@@ -583,12 +588,17 @@ class _Training:
 
     def _train_epoch(self, engine: TrainingEngine, team: Team, interrupted: threading.Event) -> None:
         state, steps = self.state, self.steps_per_epoch
+        between = max(self.config.exchange_words // self.config.batch_size, 1)  # two exchanges
         while state.step < steps:
-            n = min(engine.planned, self.workers.steps, steps - state.step)
+            n = min(engine.planned, steps - state.step)
+            if self.workers.size > 1:
+                n = min(n, between - state.step % between)
             began = time.perf_counter()
             rates = self._rates(state.epoch * steps + state.step + np.arange(n), steps)
             losses = engine.run(state.epoch, state.step, rates, rates * self.config.matrix_rate)
-            self.workers.exchange(everything=state.step + n == steps)
+            last = state.step + n == steps
+            if last or (state.step + n) % between == 0:
+                self.workers.exchange(everything=last)
             due = self.workers.rank == 0 and time.monotonic() - self.last_checkpoint > self.checkpoint_seconds
             together = self.workers.total(np.array([*losses, interrupted.is_set(), due]))
             losses, (stop, save) = together[:n], together[n:]

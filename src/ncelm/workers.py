@@ -13,7 +13,6 @@ class Workers(Protocol):
 
     rank: int  # the first is 0, and it alone writes files
     size: int
-    steps: int  # most minibatches between two exchanges
 
     def agree(self, facts: dict[str, str]) -> None:
         """Refuse to begin unless these are the same for all."""
@@ -44,7 +43,7 @@ class Workers(Protocol):
 class Alone:
     """One process: nobody to ask."""
 
-    rank, size, steps, bytes_sent = 0, 1, 1_000_000, 0
+    rank, size, bytes_sent = 0, 1, 0
 
     def agree(self, facts: dict[str, str]) -> None:
         """There is nobody to disagree."""

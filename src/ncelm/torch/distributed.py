@@ -28,7 +28,6 @@ from ncelm.corpus import Split, TokenStore
 from ncelm.errors import NcelmError
 from ncelm.torch import exchange_kernels
 
-STEPS = 4  # minibatches between two exchanges
 # Workers wait so long for each other: while the first writes a checkpoint or validates. One that died is known at once.
 PATIENCE = timedelta(minutes=30)
 RARELY = 4  # every so many exchanges are of all rows, the others of frequent words only
@@ -85,7 +84,7 @@ class Group:
     """Workers that torchrun has started."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size, self.steps, self.bytes_sent = rank, size, STEPS, 0
+        self.rank, self.size, self.bytes_sent = rank, size, 0
         self._tables: list[list[_Table]] = []  # of each parameter: itself, and its sums of squares if there are any
         self._exchanges = 0
 
