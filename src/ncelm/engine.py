@@ -265,6 +265,7 @@ def _plan(sizes: Sizes) -> kernels.Plan:
         context_words=integers(B * c),
         context_offsets=integers(B * c + 1),
         context_order=integers(B * c),
+        context_rows=integers(B * c if sizes.diagonal else 0),
         target_groups=integers(),
         target_words=integers(targets),
         target_offsets=integers(targets + 1),

@@ -113,7 +113,7 @@ def _fetch(typing_context, table, row):
         with cgutils.for_range(builder, lines) as loop:  # a cache line is 16 numbers
             place = builder.add(start, builder.mul(loop.index, ir.Constant(width.type, 16)))
             pointer = builder.bitcast(builder.gep(table.data, [place]), byte)
-            builder.call(prefetch, [pointer, integer(0), integer(3), integer(1)])  # to read, and to keep
+            builder.call(prefetch, [pointer, integer(0), integer(2), integer(1)])  # to read, as far as the second cache
         return context.get_dummy_value()
 
     return types.void(table, types.int64), generate
@@ -259,7 +259,7 @@ def _dot(a, b):
     return total
 
 
-# The next three are written as vector instructions, because LLVM vectorises inner loops only: it would load and store
+# The next five are written as vector instructions, because LLVM vectorises inner loops only: it would load and store
 # the sums again and again that these keep in registers. An array of d columns is worked on in pieces of `lanes` ×
 # `registers` columns, as large as possible first.
 
@@ -385,6 +385,89 @@ def _add_rows(typing_context, weights, table, rows, out, onto):
         return context.get_dummy_value()
 
     return types.void(weights, table, rows, out, types.boolean), generate
+
+
+@intrinsic
+def _add_scaled_rows(typing_context, scales, table, rows, out):
+    """out = Σ_i scales[i] ∘ table[rows[i]]: scales (c, d), table (…, d), rows (c,) int32, out (d,)."""
+
+    def generate(context, builder, signature, arguments):
+        scales, table, rows, out = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, arguments, strict=True)
+        )
+        c, d = builder.extract_value(rows.shape, 0), builder.extract_value(out.shape, 0)
+        column = cgutils.alloca_once_value(builder, ir.Constant(c.type, 0))
+        for lanes, registers in ((8, 4), (8, 1), (4, 1), (1, 1)):
+            vector, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(c.type, lanes * registers)
+            sums = [cgutils.alloca_once(builder, vector) for _ in range(registers)]
+            with cgutils.for_range(builder, builder.udiv(builder.sub(d, builder.load(column)), width)):
+                first = builder.load(column)
+                for total in sums:
+                    builder.store(ir.Constant(vector, None), total)
+                with cgutils.for_range(builder, c) as loop:
+                    row = builder.sext(builder.load(builder.gep(rows.data, [loop.index])), c.type)
+                    pieces = _registers(builder, table.data, builder.add(builder.mul(row, d), first), vector, registers)
+                    factors = _registers(
+                        builder, scales.data, builder.add(builder.mul(loop.index, d), first), vector, registers
+                    )
+                    for total, factor, piece in zip(sums, factors, pieces, strict=True):
+                        _add_product(builder, total, builder.load(factor, align=4), builder.load(piece, align=4))
+                for total, place in zip(sums, _registers(builder, out.data, first, vector, registers), strict=True):
+                    builder.store(builder.load(total), place, align=4)
+                builder.store(builder.add(first, width), column)
+        return context.get_dummy_value()
+
+    return types.void(scales, table, rows, out), generate
+
+
+@intrinsic
+def _add_back(typing_context, scales, vector, table, rows, order, out, outs):
+    """The way back of `_add_scaled_rows`, for one word that was in several places.
+
+    The place of entry p is i = order[p] − c rows[p]: out = Σ_p scales[i] ∘ table[rows[p]], and
+    outs[i] += vector ∘ table[rows[p]]. scales and outs (c, d), vector and out (d,), rows and order (n,) int32.
+    """
+
+    def generate(context, builder, signature, arguments):
+        scales, vector, table, rows, order, out, outs = (
+            context.make_array(kind)(context, builder, value)
+            for kind, value in zip(signature.args, arguments, strict=True)
+        )
+        n, d = builder.extract_value(rows.shape, 0), builder.extract_value(out.shape, 0)
+        c = builder.extract_value(scales.shape, 0)
+        column = cgutils.alloca_once_value(builder, ir.Constant(n.type, 0))
+        for lanes, registers in ((8, 4), (8, 1), (4, 1), (1, 1)):
+            kind, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(n.type, lanes * registers)
+            sums = [cgutils.alloca_once(builder, kind) for _ in range(registers)]
+            with cgutils.for_range(builder, builder.udiv(builder.sub(d, builder.load(column)), width)):
+                first = builder.load(column)
+                own = [
+                    builder.load(piece, align=4) for piece in _registers(builder, vector.data, first, kind, registers)
+                ]
+                for total in sums:
+                    builder.store(ir.Constant(kind, None), total)
+                with cgutils.for_range(builder, n) as loop:
+                    row = builder.sext(builder.load(builder.gep(rows.data, [loop.index])), n.type)
+                    entry = builder.sext(builder.load(builder.gep(order.data, [loop.index])), n.type)
+                    place = builder.sub(entry, builder.mul(row, c))
+                    pieces = _registers(builder, table.data, builder.add(builder.mul(row, d), first), kind, registers)
+                    offset = builder.add(builder.mul(place, d), first)
+                    factors = _registers(builder, scales.data, offset, kind, registers)
+                    others = _registers(builder, outs.data, offset, kind, registers)
+                    for total, factor, piece, other, mine in zip(sums, factors, pieces, others, own, strict=True):
+                        value = builder.load(piece, align=4)
+                        _add_product(builder, total, builder.load(factor, align=4), value)
+                        product = builder.fmul(mine, value, flags=("contract",))
+                        builder.store(
+                            builder.fadd(builder.load(other, align=4), product, flags=("contract",)), other, align=4
+                        )
+                for total, place in zip(sums, _registers(builder, out.data, first, kind, registers), strict=True):
+                    builder.store(builder.load(total), place, align=4)
+                builder.store(builder.add(first, width), column)
+        return context.get_dummy_value()
+
+    return types.void(scales, vector, table, rows, order, out, outs), generate
 
 
 @intrinsic
@@ -631,6 +714,7 @@ class Plan(NamedTuple):
     context_words: np.ndarray  # (G, B c)
     context_offsets: np.ndarray  # (G, B c + 1)
     context_order: np.ndarray  # (G, B c)
+    context_rows: np.ndarray  # diagonal matrices: the example of each entry, (G, B c)
     # rows of the target table; an entry is an (example, sample)
     target_groups: np.ndarray  # (G,)
     target_words: np.ndarray  # (G, min(V, B (k + 1)))
@@ -685,7 +769,7 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
     context_order = plan.context_order[row]
     if diagonal:
         plan.context_groups[row] = group_by_word(
-            contexts, scratch, context_words, context_offsets, context_order, spare
+            contexts, scratch, context_words, context_offsets, context_order, plan.context_rows[row]
         )
     else:
         position_words = plan.position_words[row]
@@ -763,6 +847,9 @@ def _update_row(table, squares, index, gradient, rate, penalty):
 
 
 AHEAD = 4  # rows are asked for so many words before their turn
+IN_CACHE = (
+    1 << 23
+)  # numbers of a table that is mostly in a cache: where all rows are read, asking ahead would cost more
 
 
 @compiled
@@ -792,22 +879,19 @@ def _project(matrices, item, row, plan, theta, work):
 def _predict(matrices, e, row, plan, theta, work):
     """q̂ of example e: Σ_i C_i r_wi (Eq. 2)."""
     out = work.predicted[e]
-    out[:] = np.float32(0.0)
-    for i in range(plan.contexts.shape[2]):
-        if matrices.ndim == 3:
+    if matrices.ndim == 2:
+        _add_scaled_rows(matrices, theta.context_vectors, plan.contexts[row, e], out)
+    else:
+        out[:] = np.float32(0.0)
+        for i in range(plan.contexts.shape[2]):
             projected = work.projected[i, plan.position_slots[row, i, e]]
             for t in range(out.size):
                 out[t] += projected[t]
-        else:
-            vector, diagonal = theta.context_vectors[plan.contexts[row, e, i]], matrices[i]
-            for t in range(out.size):
-                out[t] += diagonal[t] * vector[t]
 
 
 @compiled
 def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, shared, gradient):
     """From dJ/dq̂ back to the context words and matrices, a block of unique words at a time."""
-    c = plan.contexts.shape[2]
     blocks = _blocks(plan.contexts.shape[1], POSITION_BLOCK)
     if matrices.ndim == 3:
         i, block = item // blocks, item % blocks
@@ -831,14 +915,11 @@ def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, s
             word = plan.context_words[row, g]
             vector = theta.context_vectors[word]
             _fetch_ahead(plan.context_words[row], g, last, theta.context_vectors, squares.context_vectors)
-            gradient[:] = np.float32(0.0)
-            for p in range(plan.context_offsets[row, g], plan.context_offsets[row, g + 1]):
-                entry = plan.context_order[row, p]
-                from_example = work.gradients[entry // c]
-                diagonal, from_word = matrices[entry % c], partial[entry % c]
-                for t in range(gradient.size):
-                    gradient[t] += diagonal[t] * from_example[t]
-                    from_word[t] += vector[t] * from_example[t]
+            entries = slice(plan.context_offsets[row, g], plan.context_offsets[row, g + 1])
+            _add_back(
+                matrices, vector, work.gradients, plan.context_rows[row, entries], plan.context_order[row, entries],
+                gradient, partial,
+            )  # fmt: skip
             if shared:
                 work.context_gradients[g] = gradient
             else:
@@ -1068,6 +1149,9 @@ def _sampled_examples(matrices, item, row, plan, noise, method, theta, constants
     samples = plan.words.shape[2]
     objective = 0.0
     for e in range(item * EXAMPLE_BLOCK, min((item + 1) * EXAMPLE_BLOCK, plan.sizes[row])):
+        if theta.target_vectors.size > IN_CACHE and e + 1 < plan.sizes[row]:
+            for j in range(samples):
+                _fetch(theta.target_vectors, np.int64(plan.words[row, e + 1, j]))
         _predict(matrices, e, row, plan, theta, work)
         _drop(work.predicted[e], plan.keys[row, e], method.dropout)
         words = plan.words[row, e]
