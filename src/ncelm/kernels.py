@@ -362,7 +362,7 @@ def _add_rows(typing_context, weights, table, rows, out, onto):
         )
         n, d = builder.extract_value(rows.shape, 0), builder.extract_value(out.shape, 0)
         column = cgutils.alloca_once_value(builder, ir.Constant(n.type, 0))
-        for lanes, registers in ((8, 4), (8, 1), (4, 1), (1, 1)):
+        for lanes, registers in ((8, 12), (8, 4), (8, 1), (4, 1), (1, 1)):
             vector, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(n.type, lanes * registers)
             sums = [cgutils.alloca_once(builder, vector) for _ in range(registers)]
             with cgutils.for_range(builder, builder.udiv(builder.sub(d, builder.load(column)), width)):
@@ -398,7 +398,7 @@ def _add_scaled_rows(typing_context, scales, table, rows, out):
         )
         c, d = builder.extract_value(rows.shape, 0), builder.extract_value(out.shape, 0)
         column = cgutils.alloca_once_value(builder, ir.Constant(c.type, 0))
-        for lanes, registers in ((8, 4), (8, 1), (4, 1), (1, 1)):
+        for lanes, registers in ((8, 12), (8, 4), (8, 1), (4, 1), (1, 1)):
             vector, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(c.type, lanes * registers)
             sums = [cgutils.alloca_once(builder, vector) for _ in range(registers)]
             with cgutils.for_range(builder, builder.udiv(builder.sub(d, builder.load(column)), width)):
@@ -437,7 +437,7 @@ def _add_back(typing_context, scales, vector, table, rows, order, out, outs):
         n, d = builder.extract_value(rows.shape, 0), builder.extract_value(out.shape, 0)
         c = builder.extract_value(scales.shape, 0)
         column = cgutils.alloca_once_value(builder, ir.Constant(n.type, 0))
-        for lanes, registers in ((8, 4), (8, 1), (4, 1), (1, 1)):
+        for lanes, registers in ((8, 6), (8, 1), (4, 1), (1, 1)):
             kind, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(n.type, lanes * registers)
             sums = [cgutils.alloca_once(builder, kind) for _ in range(registers)]
             with cgutils.for_range(builder, builder.udiv(builder.sub(d, builder.load(column)), width)):
@@ -855,7 +855,7 @@ IN_CACHE = (
 @compiled
 def _fetch_ahead(words, g, groups, table, squares):
     """Ask for the row that will be updated a few words from now."""
-    if g + AHEAD < groups:
+    if table.size > IN_CACHE and g + AHEAD < groups:
         word = np.int64(words[g + AHEAD])
         _fetch(table, word)
         if squares.shape[0]:
