@@ -20,7 +20,7 @@ from ncelm import run, workers  # noqa: E402
 from ncelm.preparing import prepare  # noqa: E402
 from ncelm.training import train  # noqa: E402
 
-OPTIONS = {"context": 2, "dim": 8, "noise_samples": 10, "batch_size": 40, "learning_rate": 0.2}
+OPTIONS = {"context": 2, "dim": 8, "noise_samples": 10, "batch_size": 40, "learning_rate": 0.2, "exchange_words": 160}
 WORDS = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
 
 

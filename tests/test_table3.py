@@ -109,3 +109,19 @@ def test_mistakes(data, tmp_path):
     (data / table3.ANSWERS).unlink()
     with pytest.raises(NcelmError, match=r"test_answer.csv is missing: --data is a folder with"):
         reproduce_table3(data, tmp_path / "out")
+
+
+def test_a_store_of_another_text_is_refused(data, tmp_path):
+    text = tmp_path / "text"
+    text.write_text("a b c\n" * 30)
+    prepare(train=text, out=tmp_path / "out/store")
+    with pytest.raises(NcelmError, match="was not made from"):
+        reproduce_table3(data, tmp_path / "out", rows=["lbl-2-100"])
+
+
+def test_a_finished_row_of_another_recipe_is_refused(data, tmp_path, monkeypatch):
+    reproduce_table3(data, tmp_path / "out", rows=["lbl-2-100"])
+    former = table3.holmes
+    monkeypatch.setattr(table3, "holmes", lambda *shape: former(*shape).with_changes(epochs=3))
+    with pytest.raises(NcelmError, match="begun with --epochs 2, not 3"):
+        reproduce_table3(data, tmp_path / "out", finished_only=True)

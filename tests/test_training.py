@@ -109,6 +109,53 @@ def test_interrupted_and_resumed_is_the_same_to_the_byte(store, tmp_path, monkey
         assert a == b
 
 
+@pytest.mark.parametrize("group", [0, -1], ids=["first", "last"])
+def test_ctrl_c_in_the_middle_of_any_group_of_minibatches_can_be_resumed(store, tmp_path, monkeypatch, group):
+    options = {"epochs": 2, **SMALL}
+    train(store, tmp_path / "whole", **options)
+    original = training.Engine.run
+    pressed = []
+
+    def run_and_press(self, epoch, step, *rates):
+        wanted = step == 0 if group == 0 else step + len(rates[0]) == self.steps_per_epoch
+        if wanted and not pressed:
+            pressed.append(step)
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(self, epoch, step, *rates)
+
+    monkeypatch.setattr(training.Engine, "run", run_and_press)
+    with pytest.raises(KeyboardInterrupt):
+        train(store, tmp_path / "broken", **options)
+    train(store, tmp_path / "broken", resume=True, **options)
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "broken")
+
+
+def test_what_workers_have_begun_needs_as_many_to_go_on_within_an_epoch(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("ncelm.engine.MOST_PLANNED", 3)
+
+    def press_ctrl_c(at):
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(store, tmp_path / "run", epochs=3, progress=press_ctrl_c, **SMALL)
+    arrays = load_file(tmp_path / "run" / run.CHECKPOINT)
+    _, header = run.read_arrays(tmp_path / "run" / run.CHECKPOINT, {}, arrays)
+    assert header["state"]["step"] > 0
+    run.write_arrays(tmp_path / "run" / run.CHECKPOINT, arrays, {"state": header["state"] | {"workers": 2}})
+    with pytest.raises(NcelmError, match="stopped by 2 workers in mid-epoch: resume it with as many"):
+        train(store, tmp_path / "run", epochs=3, resume=True, **SMALL)
+
+
+def test_workers_of_one_machine_share_its_cores(monkeypatch):
+    from ncelm import workers
+
+    assert workers.on_this_machine() == 1
+    names = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x"}
+    for name, value in (names | {"LOCAL_WORLD_SIZE": "2"}).items():
+        monkeypatch.setenv(name, value)
+    assert workers.on_this_machine() == 2
+
+
 KILLED = """
 import sys
 from ncelm.training import train

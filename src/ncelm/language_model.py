@@ -352,6 +352,6 @@ def run_digest(path: Path) -> str:
     (An n-gram model, which may be of gigabytes, is determined by its text and order, or by the ARPA file it came from.)
     """
     digest = hashlib.sha256(read_bytes(path / run.CONFIG))
-    if run.read_config(path)["kind"] == "log-bilinear":
+    if run.read_config(path)["kind"] in get_args(Architecture):
         digest.update(read_bytes(path / run.MODEL))
     return digest.hexdigest()

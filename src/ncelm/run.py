@@ -10,6 +10,7 @@ Every file is replaced whole. Nothing is ever unpickled.
 """
 
 import json
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -141,8 +142,13 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, An
         file.write(content)
 
 
-def read_arrays(path: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read a file of write_arrays; every array must be float32, have its expected shape and hold only numbers."""
+def read_arrays(
+    path: Path, shapes: dict[str, tuple[int, ...]], optional: Collection[str] = ()
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read a file of write_arrays; every array must be float32, have its expected shape and hold only numbers.
+
+    What is `optional` may be there too, and is for the caller to look at.
+    """
     content = read_bytes(path)
     damaged = f"{path} is damaged or not an ncelm file"
     try:
@@ -156,17 +162,19 @@ def read_arrays(path: Path, shapes: dict[str, tuple[int, ...]]) -> tuple[dict[st
         raise NcelmError(f"{path} was written by a newer ncelm (version {header['version']}): upgrade ncelm")
     for name, shape in shapes.items():
         if name not in arrays:
-            raise NcelmError(f"{damaged}: it has no {name}")
+            raise NcelmError(f"{damaged}: it has no {name}; restore it from a copy or train again")
         if arrays[name].shape != shape or arrays[name].dtype != np.float32:
             raise NcelmError(
                 f"{path} does not fit its {CONFIG} and {VOCABULARY}: {name} is {arrays[name].dtype} "
-                f"{arrays[name].shape}, not float32 {shape}"
+                f"{arrays[name].shape}, not float32 {shape}; restore them from a copy or train again"
             )
         sums = name.startswith("squares.")  # of a whole training: they may well be large
         if not (np.isfinite(arrays[name]).all() if sums else usable(arrays[name])):
-            raise NcelmError(f"{path} holds numbers that are not finite, or enormous, in {name}: it cannot be used")
-    if set(arrays) != set(shapes):
-        raise NcelmError(f"{path} does not fit its {CONFIG}: it has {', '.join(sorted(set(arrays) - set(shapes)))} too")
+            raise NcelmError(
+                f"{path} has numbers in {name} that are no numbers, or enormous: restore it from a copy or train again"
+            )
+    if unknown := sorted(set(arrays) - set(shapes) - set(optional)):
+        raise NcelmError(f"{path} does not fit its {CONFIG}: it has {', '.join(unknown)} too; restore it from a copy")
     return arrays, header
 
 

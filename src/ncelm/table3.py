@@ -26,6 +26,7 @@ from ncelm.reproduce import RowProgress
 from ncelm.run import METRICS, Metrics
 from ncelm.threads import Team
 from ncelm.training import Progress, train
+from ncelm.unpacking import REPORT
 
 ARCHIVE = Path("holmes", "holmes_training.tar.xz")
 QUESTIONS, ANSWERS = Path("msrscc", "testing_data.csv"), Path("msrscc", "test_answer.csv")
@@ -118,8 +119,9 @@ def reproduce_table3(
     for number, row in enumerate(wanted, 1):
         folder, tell = _folder(out, row), _Teller(progress, number, len(wanted), row.name)
         tell.begin()
-        if not (folder / OUTCOME).exists():
+        if row.kind == "LBL" or not (folder / OUTCOME).exists():  # a run of another recipe is refused, finished or not
             _make(store, folder, row, threads, tell)
+        if not (folder / OUTCOME).exists():
             tell.begin()
             _ask(store, folder, row, questions, answers, threads, tell)
     command = f"ncelm reproduce table3 --data {data.name} --out {out.name}" + (
@@ -166,7 +168,10 @@ def _store(data: Path, out: Path, tell: _Teller) -> TokenStore:
     with write_errors(out):
         (out / "runs").mkdir(parents=True, exist_ok=True)
     if (out / "store").exists():
-        return TokenStore.open(out / "store")
+        store = TokenStore.open(out / "store")
+        if not (store.path / REPORT).is_file():
+            raise NcelmError(f"{store.path} was not made from {data / ARCHIVE}: choose another --out")
+        return store
     options: dict[str, Any] = {"gutenberg": True, "lowercase": True, "min_count": 5}
     return prepare(data / ARCHIVE, out=out / "store", **options, progress=tell.steps)
 

@@ -24,7 +24,7 @@ from ncelm.engine import NO_CONSTANTS, NO_NUMBERS, Engine, Sizes, Weights, corpu
 from ncelm.errors import DivergedError, NcelmError
 from ncelm.estimators import Member
 from ncelm.files import new_folder, only_process
-from ncelm.machine import check_memory
+from ncelm.machine import available_cores, check_memory
 from ncelm.model import Architecture, LogBilinear, ModelConfig
 from ncelm.noise import Noise, NoiseKind, noise_of
 from ncelm.scoring import WordModel
@@ -274,13 +274,16 @@ class _State:
     seconds_at_epoch: float = 0.0  # the same when this epoch began
     metrics_bytes: int = 0
     finished: bool = False
+    workers: int = 1  # that were at it
     # importance sampling, every so many steps of this epoch: first step, steps, and over these steps the sum of
     # effective sample sizes, the least, the sum of samples drawn, the largest log weight
     weights: list[list[float]] = field(default_factory=list)
 
     def is_possible(self, epochs: int, steps_per_epoch: int) -> bool:
         """Could a run of so many epochs be here? What a checkpoint says is not to be trusted."""
-        counts = (self.epoch, self.step, self.best_epoch, self.without_improvement, self.metrics_bytes)
+        counts = (
+            self.epoch, self.step, self.best_epoch, self.without_improvement, self.metrics_bytes, self.workers,
+        )  # fmt: skip
         measures = (self.loss_sum, self.rate, self.seconds, self.seconds_at_epoch)
         perplexities = [p for p in (self.last_perplexity, self.best_perplexity) if p is not None]
         return (
@@ -318,6 +321,8 @@ def train(
     config = (config or TrainConfig()).with_changes(**changes)
     if not 0 <= checkpoint_minutes < math.inf:
         raise NcelmError(f"--checkpoint-minutes is {checkpoint_minutes}: give a number that is not negative")
+    if threads is None:
+        threads = max(available_cores() // workers.on_this_machine(), 1)
     team, out = Team(threads), Path(out)  # before anything is written: the number of threads may be senseless
     together = workers.of_this_run()
     training = _Training(store, out, config, checkpoint_minutes, watch, progress, together)
@@ -376,7 +381,7 @@ class _Training:
         if config.constants == "learned":
             context, after = config.model.context, config.model.context_after
             self.context_numbers, self.contexts = number_contexts(store, context, after)
-        self.state = _State(rate=config.learning_rate)
+        self.state = _State(rate=config.learning_rate, workers=together.size)
         self.metrics = run.Metrics(out / run.METRICS)
         self.model: TrainedModel
         self.last_record: dict[str, Any] = {}
@@ -401,7 +406,12 @@ class _Training:
         return replace(self.config, batch_size=part, unroll=unroll, seed=seed)
 
     def _check_memory(self) -> None:
-        needed = self.own_config.memory_bytes(self.sizes.vocabulary, self.tokens)
+        needed = self.own_config.memory_bytes(self.sizes.vocabulary, self.own_store.split("train").tokens)
+        if self.workers.size > 1:
+            shapes = self.model_class.shapes(self.config.model, self.sizes.vocabulary).values()
+            numbers = sum(math.prod(shape) for shape in shapes) * (2 if self.sizes.adagrad else 1)
+            needed += 2 * 4 * numbers  # what they were at the last exchange, and a message with all of them
+            needed *= workers.on_this_machine()
         remedy = "lower --dim, --batch-size or --noise-samples, or prepare the text with a smaller --vocabulary-size"
         check_memory("training", needed, remedy)
 
@@ -509,19 +519,26 @@ class _Training:
         constants: dict[str, tuple[int, ...]] = {}
         if self.contexts:
             constants = {"constants": (self.contexts,), "squares.constants": (self.contexts * self.sizes.adagrad,)}
-        shapes_of_all = shapes | squares | constants | self.carried_shapes
-        arrays, header = run.read_arrays(self.out / run.CHECKPOINT, shapes_of_all)
+        arrays, header = run.read_arrays(self.out / run.CHECKPOINT, shapes | squares | constants, self.carried_shapes)
         try:
             self.state = _State(**header["state"])
             missing = set(_State.__dataclass_fields__) - set(header["state"])
-            possible = missing <= {"weights"} and self.state.is_possible(self.config.epochs, self.steps_per_epoch)
+            others = self.state.workers if self.state.step > 0 else self.workers.size
+            possible = (
+                missing <= {"weights", "workers"}
+                and type(others) is int
+                and (others != self.workers.size or self.state.is_possible(self.config.epochs, self.steps_per_epoch))
+            )
         except (KeyError, TypeError):
-            possible = False
+            possible, others = False, 0
+        if possible and others != self.workers.size:  # each has a part of the text, and has read so much of it
+            raise NcelmError(f"{self.out} was stopped by {others} workers in mid-epoch: resume it with as many")
         if not possible:
             raise NcelmError(f"{self.out / run.CHECKPOINT} is not a checkpoint: train again, with another --out")
         self.model = self.model_class.from_arrays(self.config.model, {name: arrays[name].copy() for name in shapes})
         self.squares = {name: arrays[f"squares.{name}"].copy() for name in shapes}
-        self.carried = {name: arrays[name].copy() for name in self.carried_shapes}
+        self.state.workers = self.workers.size
+        self._restore_carried(arrays)
         self.constants = NO_CONSTANTS
         if self.contexts:
             self.constants = kernels.Constants(arrays["constants"].copy(), arrays["squares.constants"].copy())
@@ -529,6 +546,17 @@ class _Training:
         if self.state.best_epoch and not (self.out / run.MODEL).exists():
             raise NcelmError(f"{self.out / run.MODEL} is gone: restore it from a copy, or train with another --out")
         self.store.vocabulary.save(self.out / run.VOCABULARY)  # whatever has become of it
+
+    def _restore_carried(self, arrays: dict[str, np.ndarray]) -> None:
+        """States that go on within an epoch; several workers, of whom only the first writes, begin anew with them."""
+        self.carried = {name: np.zeros(shape, np.float32) for name, shape in self.carried_shapes.items()}
+        if self.state.step == 0 or self.workers.size > 1:
+            return
+        for name, array in self.carried.items():
+            found = arrays.get(name, np.zeros(0))
+            if found.shape != array.shape or found.dtype != np.float32 or not run.usable(found):
+                raise NcelmError(f"{self.out / run.CHECKPOINT} is damaged in {name}: train again, with another --out")
+            array[:] = found
 
     def _square_parameters(self) -> kernels.Parameters:
         context = self.squares["context_vectors"]
@@ -583,7 +611,8 @@ class _Training:
             while not self.state.finished:
                 self._train_epoch(engine, team, interrupted)
                 self._end_epoch(team)
-                if interrupted.is_set() and not self.state.finished:
+                (stop,) = self.workers.total(np.array([float(interrupted.is_set())]))
+                if stop and not self.state.finished:
                     self._interrupted()
 
     def _train_epoch(self, engine: TrainingEngine, team: Team, interrupted: threading.Event) -> None:
@@ -614,11 +643,11 @@ class _Training:
             if self.config.estimator == "importance":
                 self._look_astray(team, n)
             self._report(None)
-            if stop or (save and state.step < steps):
+            if (stop or save) and state.step < steps:  # there is a checkpoint at the end of an epoch anyway
                 self.workers.exchange(everything=True)
                 self._checkpoint()
-            if stop:
-                self._interrupted()
+                if stop:
+                    self._interrupted()
 
     def _rates(self, steps_done: np.ndarray, steps_per_epoch: int) -> np.ndarray:
         """The learning rate of each update."""
@@ -734,11 +763,14 @@ class _Training:
         state, every = self.state, self._steps_between_looks()
         if state.step // every == (state.step - n) // every:
             return
-        split = self.store.split("valid" if "valid" in self.store.splits else "train")
-        corpus = corpus_view(split, self.store)
-        scores, log_z = self.model.score_positions(corpus, 0, min(split.tokens, PROBED_WORDS), team)
-        with np.errstate(over="ignore"):
-            perplexity = float(np.exp(np.mean(log_z - scores)))
+        perplexity = math.nan
+        if self.workers.rank == 0:  # between two exchanges others may see it otherwise
+            split = self.store.split("valid" if "valid" in self.store.splits else "train")
+            corpus = corpus_view(split, self.store)
+            scores, log_z = self.model.score_positions(corpus, 0, min(split.tokens, PROBED_WORDS), team)
+            with np.errstate(over="ignore"):
+                perplexity = float(np.exp(np.mean(log_z - scores)))
+        (perplexity,) = self.workers.first_says(np.array([perplexity])).tolist()
         if not perplexity < self.sizes.vocabulary:  # not so for NaN either
             self._diverged(
                 f"perplexity is {perplexity:.4g}, worse than if all {self.sizes.vocabulary:,} words were alike"
@@ -793,14 +825,16 @@ class _Training:
         arrays = self.model.arrays() | {f"squares.{name}": array for name, array in self.squares.items()}
         if self.contexts:
             arrays |= {"constants": self.constants.values, "squares.constants": self.constants.squares}
-        run.write_arrays(self.out / run.CHECKPOINT, arrays | self.carried, {"state": asdict(self.state)})
+        if self.state.step > 0 and self.workers.size == 1:
+            arrays |= self.carried
+        run.write_arrays(self.out / run.CHECKPOINT, arrays, {"state": asdict(self.state)})
         self.last_checkpoint = time.monotonic()
 
     def _report(self, record: dict[str, Any] | None) -> None:
         if self.progress is None:
             return
         state = self.state
-        words = self.tokens if record else min(state.step * self.sizes.batch, self.tokens)
+        words = self.tokens if record else min(state.step * self.config.batch_size, self.tokens)
         seconds = state.seconds - state.seconds_at_epoch
         self.progress(
             Progress(

@@ -130,7 +130,7 @@ class Reproduce:
         arg(help="Tables 1 and 2: a folder with ptb.train.txt, ptb.valid.txt and ptb.test.txt. Table 3: one with "
             "holmes/holmes_training.tar.xz, msrscc/testing_data.csv and msrscc/test_answer.csv."),
     ]  # fmt: skip
-    out: Annotated[Path, arg(help="Where everything goes; two tables may share it, and then share their rows.")]
+    out: Annotated[Path, arg(help="Where everything goes; tables 1 and 2 may share it, and then share their rows.")]
     seeds: Annotated[int, arg(help="Tables 1 and 2: train every row so many times, from other beginnings.")] = 3
     rows: Annotated[tuple[str, ...], arg(help="Only these rows, by their names in OUT/runs; all by default.")] = ()
     finished_only: Annotated[bool, arg(help="Train nothing: write the table of what is finished so far.")] = False

@@ -75,6 +75,11 @@ def rank() -> int:
     return int(os.environ["RANK"]) if started_by_torchrun() else 0
 
 
+def on_this_machine() -> int:
+    """How many of the workers share this machine's cores and memory."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if started_by_torchrun() else 1
+
+
 def started_by_torchrun() -> bool:
     """Are there several of us?"""
     needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")

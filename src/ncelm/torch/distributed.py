@@ -52,7 +52,9 @@ def _all_alive() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # what PyTorch raises for a connection that was closed
-        raise NcelmError("another worker is gone: with --max-restarts torchrun starts all of them again") from error
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        remedy = "with --max-restarts torchrun starts all of them again"
+        raise NcelmError(f"another worker is gone or out of reach ({reason[:200]}): {remedy}") from error
 
 
 def _meeting(store: Store, rank: int, size: int) -> str:
@@ -77,7 +79,7 @@ def _meeting(store: Store, rank: int, size: int) -> str:
         if me in store.get(f"ncelm/{host}/guests").decode().split():
             return host
         time.sleep(0.1)
-    raise NcelmError(f"worker 0 did not come within {PATIENCE}")
+    raise NcelmError(f"worker 0 did not come within {PATIENCE}: see that torchrun was started for it too")
 
 
 class Group:
@@ -145,12 +147,13 @@ class Group:
         by_frequency = np.argsort(-counts, kind="stable")[:FREQUENT]
         self._tables = []
         for name, array in values.items():
-            # the out-of-sentence word is beside every sentence; what has no row for each word is small or hashed
-            frequent = np.append(by_frequency, counts.size) if len(array) == counts.size + 1 else by_frequency
-            if len(array) < counts.size:
-                frequent = np.arange(len(array))
-            elif len(array) > counts.size + 1:
-                frequent = np.zeros(0, np.int64)
+            frequent = np.arange(len(array))  # matrices and layers: all of them serve every word
+            if name in ("target_vectors", "biases"):
+                frequent = by_frequency
+            elif name == "context_vectors":
+                frequent = np.append(by_frequency, counts.size)  # the out-of-sentence word is beside every sentence
+            elif name == "weights":
+                frequent = np.zeros(0, np.int64)  # hashed: nobody knows which are
             now = [array.reshape(len(array), -1)]
             if sums[name].size:  # for SGD there are none
                 now.append(sums[name].reshape(now[0].shape))
