@@ -1,9 +1,9 @@
-"""What the cost model of docs/scale.md predicts for several machines.
+"""What a simple cost model predicts for several machines.
 
     python benchmarks/scale.py --words-per-second 200000 --bytes-per-word 950 [--exchange-words 4000]
 
 Give it what was measured: the words/s of one worker alone, and what each of two workers sent for each word of the text
-(benchmarks/workers.py prints both). It prints words/s of 2 to 64 machines for three networks, and how long texts take.
+(benchmarks/workers.py prints the latter). Out come words/s of 2 to 64 machines on three networks, and hours for a pass.
 """
 
 import argparse

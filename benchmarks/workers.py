@@ -48,7 +48,8 @@ def trained(python: list[str], arguments: list[str], out: Path, kill_after: floa
         "words_per_second": words / last["seconds"],
         "valid_perplexity": last["valid_perplexity"],
         "test_perplexity": test["perplexity"],
-        "bytes_per_word": last.get("bytes_sent", 0) / words,
+        # since it was started, so that of a killed worker nothing is known
+        "bytes_per_word": None if kill_after else last.get("bytes_sent", 0) / words,
     }
 
 

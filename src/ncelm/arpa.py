@@ -49,7 +49,9 @@ def export_arpa(run_folder: Path | str, path: Path | str, progress: OnNgrams | N
     """Write the n-gram model of a run as an ARPA file, which must not exist; packed if its name ends with .gz."""
     lm = LanguageModel.load(run_folder)
     if not isinstance(lm.model, NGramModel):
-        raise NcelmError(f"{run_folder} is no n-gram model, and only those can be written as ARPA files")
+        raise NcelmError(
+            f"{run_folder} is no n-gram model, and only those can be written as ARPA files: give a run of `ncelm ngram`"
+        )
     write_arpa(Path(path), lm.model, lm.vocabulary, progress)
     return lm
 

@@ -71,8 +71,13 @@ class TokenStore:
     fingerprint: str  # equal fingerprints: the same ids with the same meaning
 
     @classmethod
-    def open(cls, path: Path | str) -> "TokenStore":
-        """Open the store at `path`, after checking that its files are whole and agree with each other."""
+    def open(cls, path: "Path | str | TokenStore") -> "TokenStore":
+        """Open the store at `path`, after checking that its files are whole and agree with each other.
+
+        A store that is open already is returned as it is.
+        """
+        if isinstance(path, TokenStore):
+            return path
         path = Path(path)
         about = read_json(path / "store.json", "token store", FORMAT, VERSION)
         vocabulary = Vocabulary.load(path / "vocab.txt")

@@ -153,7 +153,6 @@ class Engine:
         contexts, targets = ((penalty + prior / each).astype(np.float32) for each in touches)
         self.penalties = kernels.Penalties(np.float32(penalty), contexts, targets)
         self.plan, self.work = _plan(sizes), _work(sizes)
-        self.steps_run = 0  # in the last call
         self.kernel: Any = kernels.sampled_steps
         if sizes.exact or sizes.shared_samples:
             self.kernel = kernels.ml_steps if sizes.exact else kernels.shared_noise_steps
@@ -181,7 +180,6 @@ class Engine:
         self.work.weights[:] = (0.0, np.inf, 0.0, -np.inf, 0.0, 0.0, 0.0)
         arguments = self._arguments(epoch, step, table_rates, matrix_rates)
         self.team.run(self.kernel, 1 + kernels.PHASES * steps, *arguments)
-        self.steps_run = steps
         return self.work.losses[:steps].sum(axis=1)
 
     def weights(self, row: int) -> Weights:

@@ -199,7 +199,10 @@ def blend(
     ngrams = (part for part in parts if isinstance(part, LanguageModel) and isinstance(part.model, NGramModel))
     questions = make_questions(text, split, next(ngrams, None), seed)
     if len(questions) < 20 * len(parts):
-        raise NcelmError(f"{text.path} has too little {split} text to learn weights on: {len(questions)} questions")
+        raise NcelmError(
+            f"{text.path} has too little {split} text to learn weights on: {len(questions)} questions, and "
+            f"{20 * len(parts)} are needed; name another --split, or prepare it with more --valid-sentences"
+        )
     said = []
     for answered, numbers in enumerate(_said(parts, [blank for blank, _ in questions]), 1):
         said.append(numbers)

@@ -78,7 +78,7 @@ class LanguageModel:
 
     @classmethod
     def load(cls, path: Path | str, threads: int | None = None) -> "LanguageModel":
-        """Read a run: a log-bilinear model, an n-gram model or a mixture."""
+        """Read a run: a log-bilinear model, one of PyTorch's, an n-gram model or a mixture."""
         path = Path(path)
         content = run.read_config(path)
         origin = run.read_origin(path, content)
@@ -188,7 +188,7 @@ class LanguageModel:
 
     def evaluate_split(self, store: TokenStore | Path | str, name: str) -> Evaluation:
         """Perplexity on a split of a token store, which must have the vocabulary this model was trained with."""
-        store = store if isinstance(store, TokenStore) else TokenStore.open(store)
+        store = TokenStore.open(store)
         self.check_store(store)
         with Team(self.threads) as team:
             return evaluate_split(self.model, store, name, team)

@@ -88,7 +88,7 @@ def train_lsa(
 
     `progress` hears how often the matrix has been multiplied; about two to four times `dim` is usual.
     """
-    store, out = store if isinstance(store, TokenStore) else TokenStore.open(store), Path(out)
+    store, out = TokenStore.open(store), Path(out)
     refuse_existing(out)
     most = min(len(store.vocabulary), store.split("train").n_sentences) - 1
     if most < 1:

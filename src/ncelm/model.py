@@ -69,6 +69,13 @@ class ModelConfig:
         """How many context words there are on both sides together: c."""
         return self.context + self.context_after
 
+    @property
+    def sides(self) -> Sides:
+        """On which sides they are."""
+        if not self.context_after:
+            return "before"
+        return "both" if self.context else "after"
+
 
 @dataclass(frozen=True, eq=False)
 class LogBilinear:
@@ -153,9 +160,7 @@ class LogBilinear:
     @property
     def sides(self) -> Sides:
         """Which words around the predicted one the model sees."""
-        if not self.config.context_after:
-            return "before"
-        return "both" if self.config.context else "after"
+        return self.config.sides
 
     def score_positions(
         self, corpus: kernels.Corpus, first: int, last: int, team: Team, normalised: bool = True

@@ -131,7 +131,7 @@ def train_ngram(
     n-grams of order n that were seen less than min_counts[n - 1] times are left out; the last number holds for all
     higher orders, too.
     """
-    store, out = store if isinstance(store, TokenStore) else TokenStore.open(store), Path(out)
+    store, out = TokenStore.open(store), Path(out)
     refuse_existing(out)
     began = time.perf_counter()
     model, discounts = estimate(store, order, min_counts, progress)

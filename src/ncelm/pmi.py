@@ -128,7 +128,7 @@ def _are_numbers(numbers: np.ndarray, below: int) -> bool:
 
 def train_pmi(store: TokenStore | Path | str, out: Path | str) -> Pmi:
     """Note down the sentences of each word of a store's training text, and write the run `out`."""
-    store, out = store if isinstance(store, TokenStore) else TokenStore.open(store), Path(out)
+    store, out = TokenStore.open(store), Path(out)
     refuse_existing(out)
     check_memory("PMI of this text", store.split("train").tokens * BYTES_PER_WORD, "give a shorter text")
     began = time.perf_counter()

@@ -94,11 +94,16 @@ def write_page(
         "rows": [_summary(result, results) for result in results],
         "plots": drawn,
     }
-    with write_whole(out / f"{table}.json") as file:
-        file.write((json.dumps(answer, indent=1, allow_nan=False) + "\n").encode())
-    with write_whole(out / f"{table}.md") as file:
-        file.write(_markdown(answer).encode())
+    save_page(out / table, answer, _markdown(answer))
     return answer
+
+
+def save_page(path: Path, answer: dict[str, Any], markdown: str) -> None:
+    """A table as PATH.json for programs and PATH.md for people."""
+    with write_whole(path.with_suffix(".json")) as file:
+        file.write((json.dumps(answer, indent=1, allow_nan=False) + "\n").encode())
+    with write_whole(path.with_suffix(".md")) as file:
+        file.write(markdown.encode())
 
 
 def _mean_and_deviation(values: list[float]) -> dict[str, float | None] | None:

@@ -14,7 +14,7 @@ Sides = Literal["before", "after", "both"]
 
 
 class WordModel(Protocol):
-    """Whatever gives each word of a text a probability: log-bilinear models, n-grams, mixtures of them."""
+    """Whatever gives each word of a text a probability: log-bilinear models, PyTorch's, n-grams, mixtures of them."""
 
     @property
     def sides(self) -> Sides:

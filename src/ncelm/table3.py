@@ -4,7 +4,6 @@ A row's run is an ordinary run folder in OUT/runs, beside it, in JSON, what it c
 again, stopped ones go on; any row can be run alone.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from ncelm import completion, plots
 from ncelm.corpus import TokenStore
 from ncelm.ensemble import blend
 from ncelm.errors import NcelmError
-from ncelm.files import read_json, write_errors, write_json, write_whole
+from ncelm.files import read_json, write_errors, write_json
 from ncelm.language_model import LanguageModel, load_scorer
 from ncelm.lsa import train_lsa
 from ncelm.machine import surroundings
@@ -22,6 +21,7 @@ from ncelm.ngram import train_ngram
 from ncelm.pmi import train_pmi
 from ncelm.preparing import prepare
 from ncelm.recipes import holmes
+from ncelm.report import save_page
 from ncelm.reproduce import RowProgress
 from ncelm.run import METRICS, Metrics
 from ncelm.threads import Team
@@ -251,10 +251,7 @@ def _write_page(out: Path, rows: list[Row], command: str) -> dict[str, Any]:
         {row["name"]: (row["test"]["perplexity"], row["normalised"]["percent"]) for row in one_sided},
     ):
         answer["plots"] = ["table3-accuracy.png"]
-    with write_whole(out / "table3.json") as file:
-        file.write((json.dumps(answer, indent=1, allow_nan=False) + "\n").encode())
-    with write_whole(out / "table3.md") as file:
-        file.write(_markdown(answer).encode())
+    save_page(out / "table3", answer, _markdown(answer))
     return answer
 
 

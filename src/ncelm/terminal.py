@@ -19,7 +19,10 @@ Shard = Annotated[
     arg(metavar="I/N", help="Only the I-th of N parts, for schedulers: what the parts say, one after another, is all."),
 ]
 Json = Annotated[bool, arg(help="Answer in JSON, for programs.")]
-Threads = Annotated[int | None, arg(help="Threads to use; all cores by default. The result is the same to the bit.")]
+Threads = Annotated[
+    int | None,
+    arg(help="Threads to use; all cores by default. The result is the same to the bit (but for models of PyTorch)."),
+]
 Run = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `train`, `ngram …` or `mix` has made.")]
 VectorRun = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `train` or `lsa train` has made.")]
 Store = Annotated[Path, Positional, arg(metavar="STORE", help="A folder that `ncelm prepare` has made.")]

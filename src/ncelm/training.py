@@ -132,8 +132,9 @@ class TrainConfig:
         check("epochs", 1 <= self.epochs <= 1_000_000, "a number from 1 to 1,000,000")
         check("batch_size", 1 <= self.batch_size <= 1_000_000, "a number from 1 to 1,000,000")
         check("patience", self.patience >= 1, "at least 1")
-        longest = self.batch_size if self.model.architecture == "lstm" else 1_000_000
-        check("unroll", 1 <= self.unroll <= longest, "a number from 1 to --batch-size")
+        check("unroll", 1 <= self.unroll <= 1_000_000, "a number from 1 to 1,000,000")
+        if self.model.architecture == "lstm":
+            check("unroll", self.unroll <= self.batch_size, "a number from 1 to --batch-size")
         check("warm_up", 1 <= self.warm_up <= 1_000_000_000, "a number from 1 to 10⁹")
         check("exchange_words", 1 <= self.exchange_words <= 1_000_000_000, "a number from 1 to 10⁹")
         check("seed", 0 <= self.seed < 2**63, "a number from 0 to 2⁶³ − 1")
@@ -317,7 +318,7 @@ def train(
     Ctrl-C writes a checkpoint before KeyboardInterrupt is raised. Perplexities of the splits in `watch` are written to
     the metrics after each epoch, for curves; nothing is decided by them.
     """
-    store = store if isinstance(store, TokenStore) else TokenStore.open(Path(store))
+    store = TokenStore.open(store)
     config = (config or TrainConfig()).with_changes(**changes)
     if not 0 <= checkpoint_minutes < math.inf:
         raise NcelmError(f"--checkpoint-minutes is {checkpoint_minutes}: give a number that is not negative")

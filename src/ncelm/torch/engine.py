@@ -42,7 +42,7 @@ class TorchEngine:
         team: Team,
     ) -> None:
         torch.set_num_threads(team.threads)
-        self.model, self.config, self.store = model, config, store
+        self.model, self.config = model, config
         self.corpus = corpus_view(store.split("train"), store, config.model.context)
         # dense gradients of tables would have as many rows as the vocabulary, however few words a minibatch has
         model.sparse = config.estimator != "ml"

@@ -75,9 +75,7 @@ class NeuralModel(nn.Module):
     @property
     def sides(self) -> Sides:
         """Which words around the predicted one the model sees."""
-        if not self.config.context_after:
-            return "before"
-        return "both" if self.config.context else "after"
+        return self.config.sides
 
     # -- scores -------------------------------------------------------------------------------------------------------
 
@@ -252,7 +250,7 @@ class Lstm(TableModel):
         self.cells = nn.LSTM(config.dim, self.width, batch_first=True, device=device)
 
     def reset_parameters(self, spread: float, generator: torch.Generator) -> None:
-        """Gates half open, but for those that forget, which start nearly shut (Jozefowicz et al. 2015)."""
+        """Gates half open, but for the memory's, which start nearly open, to keep it (Jozefowicz et al. 2015)."""
         super().reset_parameters(spread, generator)
         for name, parameter in self.cells.named_parameters():
             if name.startswith("bias"):
