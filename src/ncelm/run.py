@@ -171,7 +171,7 @@ def read_arrays(
         sums = name.startswith("squares.")  # of a whole training: they may well be large
         if not (np.isfinite(arrays[name]).all() if sums else usable(arrays[name])):
             raise NcelmError(
-                f"{path} has numbers in {name} that are no numbers, or enormous: restore it from a copy or train again"
+                f"{path} has numbers in {name} that are not finite, or enormous: restore it from a copy or train again"
             )
     if unknown := sorted(set(arrays) - set(shapes) - set(optional)):
         raise NcelmError(f"{path} does not fit its {CONFIG}: it has {', '.join(unknown)} too; restore it from a copy")
