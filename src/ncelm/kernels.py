@@ -847,9 +847,7 @@ def _update_row(table, squares, index, gradient, rate, penalty):
 
 
 AHEAD = 4  # rows are asked for so many words before their turn
-IN_CACHE = (
-    1 << 23
-)  # numbers of a table that is mostly in a cache: where all rows are read, asking ahead would cost more
+IN_CACHE = 1 << 22  # numbers of a table that is mostly in a cache: to ask ahead would cost more than it saves
 
 
 @compiled
@@ -1393,7 +1391,7 @@ def _gather_noise(item, row, plan, noise, theta, work):
     """Bring the rows of a block of noise words together, and what their scores need beside q̂ᵀ q_w."""
     for j in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.distinct[row])):
         word = plan.words[row, plan.sizes[row] + j, 0]
-        if j + AHEAD < plan.distinct[row]:
+        if theta.target_vectors.size > IN_CACHE and j + AHEAD < plan.distinct[row]:
             _fetch(theta.target_vectors, np.int64(plan.words[row, plan.sizes[row] + j + AHEAD, 0]))
         work.noise_rows[j] = theta.target_vectors[word]
         work.noise_shifts[j] = theta.biases[word] - noise.log_k_probability[word]
@@ -1427,7 +1425,7 @@ def _shared_noise_examples(matrices, item, row, plan, noise, method, theta, work
     first, last = item * block, min((item + 1) * block, size)
     vectors, gradients, objective = work.predicted[first:last], work.gradients[first:last], 0.0
     for e in range(first, last):
-        if e + 1 < last:
+        if theta.target_vectors.size > IN_CACHE and e + 1 < last:
             _fetch(theta.target_vectors, np.int64(plan.words[row, e + 1, 0]))
             if matrices.ndim == 2:
                 for i in range(plan.contexts.shape[2]):
