@@ -237,7 +237,7 @@ class TestPrepare:
 
     def test_ctrl_c_leaves_nothing(self, three):
         os.mkfifo(three / "pipe")  # a worker that opens it waits for ever
-        heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # even if the tests run by nohup
+        heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # by nohup too
         script = "from ncelm.preparing import prepare; prepare(out='store', train=['pipe', 'train'], workers=2)"
         process = subprocess.Popen([sys.executable, "-c", f"{heard}; {script}"], cwd=three, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 20
