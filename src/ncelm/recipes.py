@@ -86,6 +86,7 @@ def ptb_lstm() -> TrainConfig:
 
 def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainConfig:
     """Section 5 of the paper, tens of millions of words: diagonal matrices, small minibatches that share noise."""
+    large = dim >= 300
     return TrainConfig(
         model=ModelConfig(context=context, context_after=context_after, dim=dim, matrices="diagonal"),
         shared_noise=True,
@@ -99,8 +100,10 @@ def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainCo
         warm_up=100,
         matrix_rate=1.0,
         spread=0.02,
-        epochs=6,  # perplexity falls but little after the third; which word fits is still being learned
-        dropout=max(dim - 100, 0) / 1000,  # large models begin to learn the text by heart in the third epoch
+        # perplexity falls but little after the third pass, but which word fits is still being learned
+        epochs=10 if large else 6,
+        # large models begin to learn the text by heart in the third epoch
+        dropout=0.3 if large else max(dim - 100, 0) / 1000,
     )
 
 
