@@ -198,6 +198,7 @@ def words_per_second(engines: list[Engine], rounds: int = 5) -> list[list[float]
 
 @njit
 def _plan(engine_seed, row, step, batch, corpus, noise, plan, diagonal, scratch, spare):
+    corpus, noise, plan, scratch, spare = kernels.borrowed((corpus, noise, plan, scratch, spare))
     kernels._plan_minibatch(
         corpus, noise, engine_seed, 0, step, step * batch, batch, row, plan, diagonal, scratch, spare
     )
@@ -205,12 +206,16 @@ def _plan(engine_seed, row, step, batch, corpus, noise, plan, diagonal, scratch,
 
 @njit
 def _projects(items, row, plan, theta, work):
+    plan, theta, work = kernels.borrowed((plan, theta, work))
     for item in range(items):
         kernels._project(theta.matrices, item, row, plan, theta, work)
 
 
 @njit
 def _examples(items, row, plan, noise, method, theta, constants, work, scores, log_k_noise, posterior):
+    plan, noise, theta, constants, work, scores, log_k_noise, posterior = kernels.borrowed(
+        (plan, noise, theta, constants, work, scores, log_k_noise, posterior)
+    )
     for item in range(items):
         kernels._sampled_examples(
             theta.matrices, item, row, plan, noise, method, theta, constants, work, scores, log_k_noise, posterior
@@ -219,18 +224,21 @@ def _examples(items, row, plan, noise, method, theta, constants, work, scores, l
 
 @njit
 def _targets(items, row, plan, method, theta, squares, work, rates, gradient, weights, used):
+    plan, theta, squares, work, rates = kernels.borrowed((plan, theta, squares, work, rates))
     for item in range(items):
         kernels._sampled_targets(item, row, plan, method, theta, squares, work, rates, False, gradient, weights, used)
 
 
 @njit
 def _contexts(items, row, plan, theta, squares, work, rates, gradient):
+    plan, theta, squares, work, rates = kernels.borrowed((plan, theta, squares, work, rates))
     for item in range(items):
         kernels._context_gradients(theta.matrices, item, row, plan, theta, squares, work, rates, False, gradient)
 
 
 @njit
 def _updates(items, groups, row, plan, theta, squares, work, rates, gradient):
+    plan, theta, squares, work, rates = kernels.borrowed((plan, theta, squares, work, rates))
     for item in range(items):
         kernels._update_matrices(theta.matrices, item, row, plan, squares, work, rates)
     for item in range(groups):

@@ -119,6 +119,33 @@ def _fetch(typing_context, table, row):
     return types.void(table, types.int64), generate
 
 
+@intrinsic
+def borrowed(typing_context, arrays):
+    """A tuple of arrays whose references are not counted, because somebody else keeps the arrays alive.
+
+    Numba counts references in memory, by atomic instructions, even for a row that is handed to a function: per word
+    that can be as much work as the word, and threads that write to the same counts wait for each other.
+    """
+
+    def generate(context, builder, signature, arguments):
+        return _without_owners(context, builder, signature.args[0], arguments[0])
+
+    return arrays(arrays), generate
+
+
+def _without_owners(context, builder, kind, value):
+    if isinstance(kind, types.Array):
+        array = context.make_array(kind)(context, builder, value)
+        array.meminfo = ir.Constant(array.meminfo.type, None)
+        array.parent = ir.Constant(array.parent.type, None)
+        return array._getvalue()
+    if isinstance(kind, types.BaseTuple):
+        for i, part in enumerate(kind.types):
+            borrowed = _without_owners(context, builder, part, builder.extract_value(value, i))
+            value = builder.insert_value(value, borrowed, i)
+    return value
+
+
 _sched_yield = types.ExternalFunction("sched_yield", types.int32())
 
 SYNC_STRIDE = 16  # int64s from one phase's counters to the next: items and arrivals on cache lines of their own
@@ -260,8 +287,7 @@ def _dot(a, b):
 
 
 # The next five are written as vector instructions, because LLVM vectorises inner loops only: it would load and store
-# the sums again and again that these keep in registers. An array of d columns is worked on in pieces of `lanes` ×
-# `registers` columns, as large as possible first.
+# the sums again and again that these keep in registers.
 
 
 def _spread(builder, value, vector):
@@ -272,10 +298,47 @@ def _spread(builder, value, vector):
     return out
 
 
-def _registers(builder, pointer, offset, vector, count):
-    """Pointers to `count` vectors that lie one after another, `offset` numbers after `pointer`."""
-    start = builder.bitcast(builder.gep(pointer, [offset]), vector.as_pointer())
-    return [builder.gep(start, [ir.Constant(offset.type, i)]) for i in range(count)]
+def _registers(builder, pointer, offset, lanes):
+    """Pointers to vectors of so many numbers that lie one after another, `offset` numbers after `pointer`."""
+    pointers = []
+    for count in lanes:
+        kind = ir.VectorType(ir.FloatType(), count).as_pointer()
+        pointers.append(builder.bitcast(builder.gep(pointer, [offset]), kind))
+        offset = builder.add(offset, ir.Constant(offset.type, count))
+    return pointers
+
+
+def _sums(builder, lanes):
+    """Registers for sums of so many numbers each."""
+    return [cgutils.alloca_once(builder, ir.VectorType(ir.FloatType(), count)) for count in lanes]
+
+
+def _clear(builder, sums):
+    """Sums begin at zero."""
+    for total in sums:
+        builder.store(ir.Constant(total.type.pointee, None), total)
+
+
+SUMMED_PIECES = ((*(8,) * 12, 4), (8,) * 12, (8,) * 4, (8,), (4,), (1,))  # lanes of the registers for sums
+
+
+def _pieces(builder, d, shapes):
+    """Go through d columns, as many at a time as possible: where a piece begins, and the lanes of its registers.
+
+    What the caller builds for a piece is the body of a loop. A shape that ends in a smaller register is for widths that
+    are a multiple of it only (100, 200, 300): it saves them a pass over all rows for the few columns that are left.
+    """
+    column = cgutils.alloca_once_value(builder, ir.Constant(d.type, 0))
+    for lanes in shapes:
+        width = ir.Constant(d.type, sum(lanes))
+        count = builder.udiv(builder.sub(d, builder.load(column)), width)
+        if lanes[-1] < lanes[0]:
+            left = builder.urem(d, width)
+            count = builder.select(builder.icmp_unsigned("==", left, ir.Constant(d.type, 0)), count, left.type(0))
+        with cgutils.for_range(builder, count):
+            first = builder.load(column)
+            yield first, lanes
+            builder.store(builder.add(first, width), column)
 
 
 def _add_product(builder, total, x, y):
@@ -299,53 +362,61 @@ def _score_rows(typing_context, vector, table, rows, scores):
         n, d = builder.extract_value(rows.shape, 0), builder.extract_value(vector.shape, 0)
         number = n.type
         done = cgutils.alloca_once_value(builder, ir.Constant(number, 0))
-        column = cgutils.alloca_once(builder, number)
         for height in (8, 2, 1):
             tall = ir.Constant(number, height)
-            totals = [cgutils.alloca_once(builder, ir.FloatType()) for _ in range(height)]
+            totals = _sums(builder, [8] * height)
             with cgutils.for_range(builder, builder.udiv(builder.sub(n, builder.load(done)), tall)):
                 places = [builder.add(builder.load(done), ir.Constant(number, i)) for i in range(height)]
                 starts = [
                     builder.mul(builder.sext(builder.load(builder.gep(rows.data, [place])), number), d)
                     for place in places
                 ]
-                builder.store(ir.Constant(number, 0), column)
-                for total in totals:
-                    builder.store(ir.Constant(ir.FloatType(), 0.0), total)
-                for lanes in (8, 4, 1):
-                    wide, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(number, lanes)
-                    sums = [cgutils.alloca_once(builder, wide) for _ in range(height)]
-                    for each in sums:
-                        builder.store(ir.Constant(wide, None), each)
-                    with cgutils.for_range(builder, builder.udiv(builder.sub(d, builder.load(column)), width)):
-                        first = builder.load(column)
-                        (piece,) = _registers(builder, vector.data, first, wide, 1)
-                        piece = builder.load(piece, align=4)
-                        for each, start in zip(sums, starts, strict=True):
-                            (part,) = _registers(builder, table.data, builder.add(start, first), wide, 1)
-                            _add_product(builder, each, piece, builder.load(part, align=4))
-                        builder.store(builder.add(first, width), column)
-                    for total, each in zip(totals, sums, strict=True):
-                        builder.store(_sum_of_lanes(builder, builder.load(each), builder.load(total)), total)
+                _clear(builder, totals)
+                for first, lanes in _pieces(builder, d, ((8,), (4,), (1,))):
+                    (piece,) = _registers(builder, vector.data, first, lanes)
+                    piece = _widened(builder, builder.load(piece, align=4))
+                    for total, start in zip(totals, starts, strict=True):
+                        (part,) = _registers(builder, table.data, builder.add(start, first), lanes)
+                        _add_product(builder, total, piece, _widened(builder, builder.load(part, align=4)))
                 # as one vector, which is how they are read again: that would have to wait for single stores
-                vector_of_totals = ir.VectorType(ir.FloatType(), height)
-                together = ir.Constant(vector_of_totals, ir.Undefined)
-                for i, total in enumerate(totals):
-                    together = builder.insert_element(together, builder.load(total), ir.Constant(ir.IntType(32), i))
-                (place,) = _registers(builder, scores.data, places[0], vector_of_totals, 1)
-                builder.store(together, place, align=4)
+                (place,) = _registers(builder, scores.data, places[0], (height,))
+                builder.store(_sums_of_lanes(builder, [builder.load(total) for total in totals]), place, align=4)
                 builder.store(builder.add(builder.load(done), tall), done)
         return context.get_dummy_value()
 
     return types.void(vector, table, rows, scores), generate
 
 
-def _sum_of_lanes(builder, vector, start):
-    """start + the sum of the lanes of a vector."""
-    lanes = vector.type.count
-    kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), vector.type])
-    reduce = cgutils.get_or_insert_function(builder.module, kind, f"llvm.vector.reduce.fadd.v{lanes}f32")
-    return builder.call(reduce, [start, vector], fastmath=("reassoc",))
+def _shuffled(builder, a, b, lanes):
+    """A vector of these lanes of two vectors, those of b counted on from those of a."""
+    return builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(ir.IntType(32), len(lanes)), list(lanes)))
+
+
+def _widened(builder, vector):
+    """Eight lanes: those of a shorter vector, then zeros."""
+    count = vector.type.count
+    return _shuffled(builder, vector, ir.Constant(vector.type, None), [*range(count), *[count] * (8 - count)])
+
+
+def _sums_of_lanes(builder, vectors):
+    """The sum of the eight lanes of each vector, all sums as one vector."""
+    if len(vectors) == 8:
+        # two vectors become one that has the halves of both added up, three times over: 4 + 2 + 1 steps
+        steps = ((0, 8, 1, 9, 4, 12, 5, 13), 2), ((0, 1, 8, 9, 4, 5, 12, 13), 2), ((0, 1, 2, 3, 8, 9, 10, 11), 4)
+        for low, far in steps:
+            high = [lane + far for lane in low]
+            vectors = [
+                builder.fadd(_shuffled(builder, a, b, low), _shuffled(builder, a, b, high))
+                for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+            ]
+        return vectors[0]
+    kind = ir.FunctionType(ir.FloatType(), [ir.FloatType(), vectors[0].type])
+    reduce = cgutils.get_or_insert_function(builder.module, kind, "llvm.vector.reduce.fadd.v8f32")
+    sums = ir.Constant(ir.VectorType(ir.FloatType(), len(vectors)), ir.Undefined)
+    for i, vector in enumerate(vectors):
+        total = builder.call(reduce, [ir.Constant(ir.FloatType(), 0.0), vector], fastmath=("reassoc",))
+        sums = builder.insert_element(sums, total, ir.Constant(ir.IntType(32), i))
+    return sums
 
 
 @intrinsic
@@ -361,27 +432,20 @@ def _add_rows(typing_context, weights, table, rows, out, onto):
             for kind, value in zip(signature.args[:4], arguments[:4], strict=True)
         )
         n, d = builder.extract_value(rows.shape, 0), builder.extract_value(out.shape, 0)
-        column = cgutils.alloca_once_value(builder, ir.Constant(n.type, 0))
-        for lanes, registers in ((8, 12), (8, 4), (8, 1), (4, 1), (1, 1)):
-            vector, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(n.type, lanes * registers)
-            sums = [cgutils.alloca_once(builder, vector) for _ in range(registers)]
-            with cgutils.for_range(builder, builder.udiv(builder.sub(d, builder.load(column)), width)):
-                first = builder.load(column)
-                places = _registers(builder, out.data, first, vector, registers)
-                for total, place in zip(sums, places, strict=True):
-                    before = builder.select(arguments[4], builder.load(place, align=4), ir.Constant(vector, None))
-                    builder.store(before, total)
-                with cgutils.for_range(builder, n) as loop:
-                    weight = _spread(builder, builder.load(builder.gep(weights.data, [loop.index])), vector)
-                    row = builder.sext(builder.load(builder.gep(rows.data, [loop.index])), n.type)
-                    offset = builder.add(builder.mul(row, d), first)
-                    for total, piece in zip(
-                        sums, _registers(builder, table.data, offset, vector, registers), strict=True
-                    ):
-                        _add_product(builder, total, weight, builder.load(piece, align=4))
-                for total, place in zip(sums, places, strict=True):
-                    builder.store(builder.load(total), place, align=4)
-                builder.store(builder.add(first, width), column)
+        for first, lanes in _pieces(builder, d, SUMMED_PIECES):
+            places, sums = _registers(builder, out.data, first, lanes), _sums(builder, lanes)
+            for total, place in zip(sums, places, strict=True):
+                before = builder.load(place, align=4)
+                builder.store(builder.select(arguments[4], before, ir.Constant(before.type, None)), total)
+            with cgutils.for_range(builder, n) as loop:
+                weight = builder.load(builder.gep(weights.data, [loop.index]))
+                row = builder.sext(builder.load(builder.gep(rows.data, [loop.index])), n.type)
+                pieces = _registers(builder, table.data, builder.add(builder.mul(row, d), first), lanes)
+                for total, piece in zip(sums, pieces, strict=True):
+                    value = builder.load(piece, align=4)
+                    _add_product(builder, total, _spread(builder, weight, value.type), value)
+            for total, place in zip(sums, places, strict=True):
+                builder.store(builder.load(total), place, align=4)
         return context.get_dummy_value()
 
     return types.void(weights, table, rows, out, types.boolean), generate
@@ -397,25 +461,17 @@ def _add_scaled_rows(typing_context, scales, table, rows, out):
             for kind, value in zip(signature.args, arguments, strict=True)
         )
         c, d = builder.extract_value(rows.shape, 0), builder.extract_value(out.shape, 0)
-        column = cgutils.alloca_once_value(builder, ir.Constant(c.type, 0))
-        for lanes, registers in ((8, 12), (8, 4), (8, 1), (4, 1), (1, 1)):
-            vector, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(c.type, lanes * registers)
-            sums = [cgutils.alloca_once(builder, vector) for _ in range(registers)]
-            with cgutils.for_range(builder, builder.udiv(builder.sub(d, builder.load(column)), width)):
-                first = builder.load(column)
-                for total in sums:
-                    builder.store(ir.Constant(vector, None), total)
-                with cgutils.for_range(builder, c) as loop:
-                    row = builder.sext(builder.load(builder.gep(rows.data, [loop.index])), c.type)
-                    pieces = _registers(builder, table.data, builder.add(builder.mul(row, d), first), vector, registers)
-                    factors = _registers(
-                        builder, scales.data, builder.add(builder.mul(loop.index, d), first), vector, registers
-                    )
-                    for total, factor, piece in zip(sums, factors, pieces, strict=True):
-                        _add_product(builder, total, builder.load(factor, align=4), builder.load(piece, align=4))
-                for total, place in zip(sums, _registers(builder, out.data, first, vector, registers), strict=True):
-                    builder.store(builder.load(total), place, align=4)
-                builder.store(builder.add(first, width), column)
+        for first, lanes in _pieces(builder, d, SUMMED_PIECES):
+            sums = _sums(builder, lanes)
+            _clear(builder, sums)
+            with cgutils.for_range(builder, c) as loop:
+                row = builder.sext(builder.load(builder.gep(rows.data, [loop.index])), c.type)
+                pieces = _registers(builder, table.data, builder.add(builder.mul(row, d), first), lanes)
+                factors = _registers(builder, scales.data, builder.add(builder.mul(loop.index, d), first), lanes)
+                for total, factor, piece in zip(sums, factors, pieces, strict=True):
+                    _add_product(builder, total, builder.load(factor, align=4), builder.load(piece, align=4))
+            for total, place in zip(sums, _registers(builder, out.data, first, lanes), strict=True):
+                builder.store(builder.load(total), place, align=4)
         return context.get_dummy_value()
 
     return types.void(scales, table, rows, out), generate
@@ -436,35 +492,27 @@ def _add_back(typing_context, scales, vector, table, rows, order, out, outs):
         )
         n, d = builder.extract_value(rows.shape, 0), builder.extract_value(out.shape, 0)
         c = builder.extract_value(scales.shape, 0)
-        column = cgutils.alloca_once_value(builder, ir.Constant(n.type, 0))
-        for lanes, registers in ((8, 6), (8, 1), (4, 1), (1, 1)):
-            kind, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(n.type, lanes * registers)
-            sums = [cgutils.alloca_once(builder, kind) for _ in range(registers)]
-            with cgutils.for_range(builder, builder.udiv(builder.sub(d, builder.load(column)), width)):
-                first = builder.load(column)
-                own = [
-                    builder.load(piece, align=4) for piece in _registers(builder, vector.data, first, kind, registers)
-                ]
-                for total in sums:
-                    builder.store(ir.Constant(kind, None), total)
-                with cgutils.for_range(builder, n) as loop:
-                    row = builder.sext(builder.load(builder.gep(rows.data, [loop.index])), n.type)
-                    entry = builder.sext(builder.load(builder.gep(order.data, [loop.index])), n.type)
-                    place = builder.sub(entry, builder.mul(row, c))
-                    pieces = _registers(builder, table.data, builder.add(builder.mul(row, d), first), kind, registers)
-                    offset = builder.add(builder.mul(place, d), first)
-                    factors = _registers(builder, scales.data, offset, kind, registers)
-                    others = _registers(builder, outs.data, offset, kind, registers)
-                    for total, factor, piece, other, mine in zip(sums, factors, pieces, others, own, strict=True):
-                        value = builder.load(piece, align=4)
-                        _add_product(builder, total, builder.load(factor, align=4), value)
-                        product = builder.fmul(mine, value, flags=("contract",))
-                        builder.store(
-                            builder.fadd(builder.load(other, align=4), product, flags=("contract",)), other, align=4
-                        )
-                for total, place in zip(sums, _registers(builder, out.data, first, kind, registers), strict=True):
-                    builder.store(builder.load(total), place, align=4)
-                builder.store(builder.add(first, width), column)
+        for first, lanes in _pieces(builder, d, ((8, 8, 8, 8, 8, 8, 2), (8,) * 6, (8,), (4,), (1,))):
+            own = [builder.load(piece, align=4) for piece in _registers(builder, vector.data, first, lanes)]
+            sums = _sums(builder, lanes)
+            _clear(builder, sums)
+            with cgutils.for_range(builder, n) as loop:
+                row = builder.sext(builder.load(builder.gep(rows.data, [loop.index])), n.type)
+                entry = builder.sext(builder.load(builder.gep(order.data, [loop.index])), n.type)
+                place = builder.sub(entry, builder.mul(row, c))
+                pieces = _registers(builder, table.data, builder.add(builder.mul(row, d), first), lanes)
+                offset = builder.add(builder.mul(place, d), first)
+                factors = _registers(builder, scales.data, offset, lanes)
+                others = _registers(builder, outs.data, offset, lanes)
+                for total, factor, piece, other, mine in zip(sums, factors, pieces, others, own, strict=True):
+                    value = builder.load(piece, align=4)
+                    _add_product(builder, total, builder.load(factor, align=4), value)
+                    product = builder.fmul(mine, value, flags=("contract",))
+                    builder.store(
+                        builder.fadd(builder.load(other, align=4), product, flags=("contract",)), other, align=4
+                    )
+            for total, place in zip(sums, _registers(builder, out.data, first, lanes), strict=True):
+                builder.store(builder.load(total), place, align=4)
         return context.get_dummy_value()
 
     return types.void(scales, vector, table, rows, order, out, outs), generate
@@ -484,38 +532,28 @@ def _multiply(typing_context, a, transposed, b, out):
         one = ir.Constant(number, 1)
         row_step = builder.select(arguments[1], one, width_of_a)
         depth_step = builder.select(arguments[1], width_of_a, one)
-        column = cgutils.alloca_once_value(builder, ir.Constant(number, 0))
         row = cgutils.alloca_once(builder, number)
-        for lanes, registers in ((8, 3), (8, 1), (4, 1), (1, 1)):
-            vector, width = ir.VectorType(ir.FloatType(), lanes), ir.Constant(number, lanes * registers)
-            with cgutils.for_range(builder, builder.udiv(builder.sub(columns, builder.load(column)), width)):
-                first = builder.load(column)
-                builder.store(ir.Constant(number, 0), row)
-                for height in (4, 1):
-                    tall = ir.Constant(number, height)
-                    sums = [[cgutils.alloca_once(builder, vector) for _ in range(registers)] for _ in range(height)]
-                    with cgutils.for_range(builder, builder.udiv(builder.sub(rows, builder.load(row)), tall)):
-                        lines = [builder.add(builder.load(row), ir.Constant(number, i)) for i in range(height)]
-                        for total in itertools.chain(*sums):
-                            builder.store(ir.Constant(vector, None), total)
-                        with cgutils.for_range(builder, depth) as loop:
-                            offset = builder.add(builder.mul(loop.index, columns), first)
-                            pieces = [
-                                builder.load(piece, align=4)
-                                for piece in _registers(builder, b.data, offset, vector, registers)
-                            ]
-                            for line, totals in zip(lines, sums, strict=True):
-                                place = builder.add(builder.mul(line, row_step), builder.mul(loop.index, depth_step))
-                                value = _spread(builder, builder.load(builder.gep(a.data, [place])), vector)
-                                for total, piece in zip(totals, pieces, strict=True):
-                                    _add_product(builder, total, value, piece)
+        for first, lanes in _pieces(builder, columns, ((8, 8, 8), (8,), (4,), (1,))):
+            builder.store(ir.Constant(number, 0), row)
+            for height in (4, 1):
+                tall = ir.Constant(number, height)
+                sums = [_sums(builder, lanes) for _ in range(height)]
+                with cgutils.for_range(builder, builder.udiv(builder.sub(rows, builder.load(row)), tall)):
+                    lines = [builder.add(builder.load(row), ir.Constant(number, i)) for i in range(height)]
+                    _clear(builder, itertools.chain(*sums))
+                    with cgutils.for_range(builder, depth) as loop:
+                        offset = builder.add(builder.mul(loop.index, columns), first)
+                        pieces = [builder.load(piece, align=4) for piece in _registers(builder, b.data, offset, lanes)]
                         for line, totals in zip(lines, sums, strict=True):
-                            offset = builder.add(builder.mul(line, columns), first)
-                            places = _registers(builder, out.data, offset, vector, registers)
-                            for total, place in zip(totals, places, strict=True):
-                                builder.store(builder.load(total), place, align=4)
-                        builder.store(builder.add(builder.load(row), tall), row)
-                builder.store(builder.add(first, width), column)
+                            place = builder.add(builder.mul(line, row_step), builder.mul(loop.index, depth_step))
+                            value = _spread(builder, builder.load(builder.gep(a.data, [place])), pieces[0].type)
+                            for total, piece in zip(totals, pieces, strict=True):
+                                _add_product(builder, total, value, piece)
+                    for line, totals in zip(lines, sums, strict=True):
+                        offset = builder.add(builder.mul(line, columns), first)
+                        for total, place in zip(totals, _registers(builder, out.data, offset, lanes), strict=True):
+                            builder.store(builder.load(total), place, align=4)
+                    builder.store(builder.add(builder.load(row), tall), row)
         return context.get_dummy_value()
 
     return types.void(a, types.boolean, b, out), generate
@@ -890,6 +928,7 @@ def _predict(matrices, e, row, plan, theta, work):
 @compiled
 def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, shared, gradient):
     """From dJ/dq̂ back to the context words and matrices, a block of unique words at a time."""
+    (gradient,) = borrowed((gradient,))
     blocks = _blocks(plan.contexts.shape[1], POSITION_BLOCK)
     if matrices.ndim == 3:
         i, block = item // blocks, item % blocks
@@ -955,6 +994,7 @@ def _transpose(matrices, i, work):
 @compiled
 def _update_contexts(matrices, item, row, plan, theta, squares, work, rates, gradient):
     """Rows of the context table: the step for each unique word of the minibatch."""
+    (gradient,) = borrowed((gradient,))
     size = plan.position_words.shape[2]
     for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.context_groups[row])):
         word = plan.context_words[row, g]
@@ -1144,6 +1184,7 @@ def _importance_example(e, row, plan, noise, method, theta, work, scores, log_k_
 @compiled
 def _sampled_examples(matrices, item, row, plan, noise, method, theta, constants, work, scores, log_k_noise, posterior):
     """Scores, coefficients and dJ/dq̂ of a block of examples, each with noise words of its own."""
+    scores, log_k_noise, posterior = borrowed((scores, log_k_noise, posterior))
     samples = plan.words.shape[2]
     objective = 0.0
     for e in range(item * EXAMPLE_BLOCK, min((item + 1) * EXAMPLE_BLOCK, plan.sizes[row])):
@@ -1193,6 +1234,7 @@ def _update_constants(row, plan, constants, work, rates):
 @compiled
 def _sampled_targets(item, row, plan, method, theta, squares, work, rates, shared, gradient, weights, used):
     """Rows of the target table: the summed gradient of each unique word, and its step."""
+    gradient, weights, used = borrowed((gradient, weights, used))
     adaptive = method.member == IMPORTANCE_SAMPLING and method.effective_samples > 0.0
     order, examples, offsets = plan.target_order[row], plan.target_rows[row], plan.target_offsets[row]
     coefficients, rate = work.coefficients, rates.table[row]
@@ -1200,9 +1242,9 @@ def _sampled_targets(item, row, plan, method, theta, squares, work, rates, share
         word, first, last = plan.target_words[row, g], offsets[g], offsets[g + 1]
         _fetch_ahead(plan.target_words[row], g, plan.target_groups[row], theta.target_vectors, squares.target_vectors)
         bias_gradient = np.float32(0.0)
-        for p in range(first, last):
-            weight = coefficients[order[p]]
-            weights[p - first] = weight
+        for p in range(last - first):  # (unsigned numbers need not be checked for counting from the end)
+            weight = coefficients[np.uint32(order[np.uint32(first + p)])]
+            weights[p] = weight
             bias_gradient += weight
         _update_bias(theta.biases, squares.biases, word, bias_gradient, rate)
         rows = examples[first:last]
@@ -1307,6 +1349,9 @@ def sampled_steps(
     plan, theta, squares, constants, work, rates, shared,
 ):  # fmt: skip
     """Train on `steps` minibatches with noise words for each example: NCE, its family, importance sampling."""
+    sync, corpus, noise, plan, theta, squares, constants, work, rates = borrowed(
+        (sync, corpus, noise, plan, theta, squares, constants, work, rates)
+    )
     scores, log_k_noise, posterior = padded_samples(plan.words.shape[2])
     gradient = np.empty(theta.target_vectors.shape[1], np.float32)
     weights, used = np.empty(plan.target_order.shape[1], np.float32), np.empty(plan.target_order.shape[1], np.int32)
@@ -1465,6 +1510,7 @@ def _noise_gradients(item, row, plan, work):
 @compiled
 def _shared_noise_targets(item, row, plan, theta, squares, work, rates, shared, gradient):
     """Rows of the target table: each unique word's gradient, as target and as noise, and its step."""
+    (gradient,) = borrowed((gradient,))
     size = plan.sizes[row]
     targets = work.coefficients[plan.distinct[row] * size :]
     for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
@@ -1495,6 +1541,9 @@ def shared_noise_steps(
     plan, theta, squares, constants, work, rates, shared,
 ):  # fmt: skip
     """Train by NCE on `steps` minibatches, each with noise words that all its examples share."""
+    sync, corpus, noise, plan, theta, squares, constants, work, rates = borrowed(
+        (sync, corpus, noise, plan, theta, squares, constants, work, rates)
+    )
     gradient = np.empty(theta.target_vectors.shape[1], np.float32)
     part = np.empty((SHARED_EXAMPLE_BLOCK, gradient.size), np.float32)
     _plan_phase(
@@ -1638,6 +1687,9 @@ def ml_steps(
     plan, theta, squares, constants, work, rates, shared,
 ):  # fmt: skip
     """Train by exact maximum likelihood on `steps` minibatches; entered by all threads at once."""
+    sync, corpus, noise, plan, theta, squares, constants, work, rates = borrowed(
+        (sync, corpus, noise, plan, theta, squares, constants, work, rates)
+    )
     vocabulary, d = theta.target_vectors.shape
     gradient = np.empty(d, np.float32)
     part = np.empty((max(VOCABULARY_BLOCK, ML_EXAMPLE_BLOCK), d), np.float32)
@@ -1713,6 +1765,7 @@ def score_positions(thread, threads, sync, corpus, theta, first, last, scores, l
     log P(w|h) = s(w, h) − log Z(h) (Eq. 1), never more than SCORE_BLOCK × VOCABULARY_BLOCK scores in memory.
     Where `log_z` is empty, only s(w, h), which does not look at the other words of the vocabulary.
     """
+    sync, corpus, theta, scores, log_z = borrowed((sync, corpus, theta, scores, log_z))
     d, c, vocabulary = theta.target_vectors.shape[1], theta.matrices.shape[0], theta.biases.size
     contexts = np.empty((SCORE_BLOCK, c), np.int64)
     predicted = np.empty((SCORE_BLOCK, d), np.float32)
