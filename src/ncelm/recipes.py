@@ -101,9 +101,9 @@ def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainCo
         matrix_rate=1.0,
         spread=0.02,
         # perplexity falls but little after the third pass, but which word fits is still being learned
-        epochs=10 if large else 6,
+        epochs=8 if large else 6,
         # large models begin to learn the text by heart in the third epoch
-        dropout=0.3 if large else max(dim - 100, 0) / 1000,
+        dropout=0.25 if large else max(dim - 100, 0) / 1000,
     )
 
 
