@@ -1,4 +1,4 @@
-"""What several benchmarks need: training without files, a text made up, and where and when a figure was taken."""
+"""What several benchmarks need: training without files, a text made up, and how and when a figure was taken."""
 
 import sys
 from pathlib import Path
@@ -42,6 +42,13 @@ def stamp(answer: dict[str, Any]) -> str:
     libraries = ", ".join(f"{name} {number}" for name, number in answer["versions"].items())
     commit = (answer["commit"] or "unknown")[:12]
     return f"{answer['date'][:10]}, {answer['cores']} cores of {answer['cpu']}, commit {commit}; {libraries}."
+
+
+def heading(title: str, answer: dict[str, Any]) -> list[str]:
+    """The first lines of a page of results: what, by which command, when, where and with what."""
+    words = (Path(word).name if "/" in word else word for word in sys.argv[1:])  # where things lie is nobody's business
+    command = " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *words])
+    return [f"# {title}", "", f"    {command}", "", stamp(answer), ""]
 
 
 def say(message: str) -> None:

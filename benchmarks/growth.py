@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from common import fresh_engine, made_up_store, say, stamp
+from common import fresh_engine, heading, made_up_store, say
 from ncelm.corpus import TokenStore
 from ncelm.machine import surroundings
 from ncelm.model import ModelConfig
@@ -84,9 +84,7 @@ def markdown(answer: dict[str, Any]) -> str:
     """The result for people."""
     middle = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in MIDDLE.items())
     lines = [
-        "# Growth",
-        "",
-        f"`{answer['command']}`. {stamp(answer)}",
+        *heading("Growth", answer),
         f"Diagonal matrices, noise words of each word's own, plain SGD; where nothing else is said: {middle}.",
         "",
         "| | | words/s | memory, MB |",
@@ -136,8 +134,7 @@ def main() -> int:
     if not options.out:
         parser.error("--out is missing: name a folder for the answer")
     points = all_points(options.only)
-    command = f"python benchmarks/growth.py --out {options.out.name} --only {' '.join(options.only)}"
-    answer = {"command": command, "points": points, **surroundings("ncelm", "numpy", "numba")}
+    answer = {"points": points, **surroundings("ncelm", "numpy", "numba")}
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "growth.json").write_text(json.dumps(answer, indent=1) + "\n")
     (options.out / "growth.md").write_text(markdown(answer))

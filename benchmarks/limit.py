@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from common import fresh_engine, made_up_store, say, stamp
+from common import fresh_engine, heading, made_up_store, say
 from ncelm import kernels
 from ncelm.corpus import TokenStore
 from ncelm.engine import Engine
@@ -391,7 +391,8 @@ def measure(stores: dict[str, Path | None], clock: Clock, folder: Path) -> dict[
 def table(answer: dict[str, Any]) -> str:
     """The result for people, in Markdown."""
     here = answer["machine"]
-    lines = ["| this machine | one core | two cores |", "|---|---|---|"]
+    lines = heading("The limit of the machine", answer)
+    lines += ["| this machine | one core | two cores |", "|---|---|---|"]
     lines += [f"| product {name}, GFLOP/s | {one:.0f} | {two:.0f} |" for name, (one, two) in here["gflops"].items()]
     lines += [f"| {name}, GB/s | {one:.1f} | {two:.1f} |" for name, (one, two) in here["gigabytes_per_second"].items()]
     lines += [
@@ -410,7 +411,7 @@ def table(answer: dict[str, Any]) -> str:
         )
         one, two = task["words_per_second"]
         lines += ["", f"{one:,.0f} words/s, two threads {two:,.0f}: **{task['two_threads_over_one']:.2f}** times."]
-    return "\n".join([*lines, "", stamp(answer)])
+    return "\n".join(lines)
 
 
 def main() -> int:

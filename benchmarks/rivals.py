@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import chisquare
 
-from common import fresh_engine, say, stamp
+from common import fresh_engine, heading, say
 from ncelm.corpus import TokenStore, contexts_and_targets
 from ncelm.errors import NcelmError
 from ncelm.machine import surroundings
@@ -298,7 +298,7 @@ def benchmark(store: TokenStore, works: list[Work], rounds: int, words: int, com
 
 def table(result: dict[str, Any]) -> str:
     """The result for people, in Markdown."""
-    lines = []
+    lines = heading("Training beside PyTorch", result)
     for work, answer in result["work"].items():
         lines += [f"## {work}", "", "| words per second | threads | median | least | most | ncelm is … times as fast |"]
         lines.append("|---|---|---|---|---|---|")
@@ -318,8 +318,7 @@ def table(result: dict[str, Any]) -> str:
             ways = answer[f"threads_{threads}"]["ways"].items()
             lines.append(f"Fastest with {threads}: " + "; ".join(f"{name}: {way}" for name, way in ways) + ".")
         lines.append("")
-    lines.append(stamp(result))
-    return "\n".join(lines)
+    return "\n".join(lines[:-1])
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from common import say, stamp
+from common import heading, say
 from ncelm.language_model import LanguageModel
 from ncelm.machine import surroundings
 
@@ -79,14 +79,16 @@ def main() -> None:
     if options.json:
         print(json.dumps(answer, indent=1))
         return
-    print(f"{stamp(answer)}\n")
+    print("\n".join(heading("Scoring", answer)))
+    print("| lines in, log-probabilities out | words/s |\n|---|---|")
     for name, speed in answer["words_per_second"].items():
-        print(f"{name:24} {speed:12,.0f} words/s")
+        print(f"| {name} | {speed:,.0f} |")
     off = answer["cost"]
-    print(f"\nunnormalised less exact, {off['words']:,} words:")
-    print(f"  {off['word_mean']:+.3f} ± {off['word_deviation']:.3f} nats a word")
-    print(f"  means over sentences deviate by {off['sentence_deviation']:.3f},", end=" ")
-    print(f"and correlate with exact ones at {off['sentence_correlation']:.4f}")
+    print(
+        f"\nUnnormalised less exact, {off['words']:,} words: {off['word_mean']:+.3f} ± {off['word_deviation']:.3f} nats a word;"
+    )
+    print(f"means over sentences deviate by {off['sentence_deviation']:.3f}", end=" ")
+    print(f"and correlate with exact ones at {off['sentence_correlation']:.4f}.")
 
 
 if __name__ == "__main__":

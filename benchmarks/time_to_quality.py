@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from common import say, stamp
+from common import heading, say
 from ncelm import plots
 from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
@@ -164,9 +164,7 @@ def markdown(answer: dict[str, Any]) -> str:
     """The result for people."""
     heads = " | ".join(f"seconds to {level:g}" for level in LEVELS)
     lines = [
-        "# Time to quality",
-        "",
-        f"`{answer['command']}`. {stamp(answer)}",
+        *heading("Time to quality", answer),
         "Test perplexity, exactly normalised, against seconds of training; medians over seeds.",
         "",
         f"| | threads | {heads} | lowest |",
@@ -194,8 +192,6 @@ def main() -> int:
         say(str(error))
         return 2
     answer = {
-        "command": f"python benchmarks/time_to_quality.py {options.store.name} --out {options.out.name} "
-        f"--only {' '.join(options.only)} --seeds {options.seeds}",
         "contenders": found,
         **surroundings("ncelm", "numpy", "numba", "torch"),
     }
