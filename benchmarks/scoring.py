@@ -84,10 +84,9 @@ def main() -> None:
     for name, speed in answer["words_per_second"].items():
         print(f"| {name} | {speed:,.0f} |")
     off = answer["cost"]
-    print(
-        f"\nUnnormalised less exact, {off['words']:,} words: {off['word_mean']:+.3f} ± {off['word_deviation']:.3f} nats a word;"
-    )
-    print(f"means over sentences deviate by {off['sentence_deviation']:.3f}", end=" ")
+    word, sentence = off["word_deviation"], off["sentence_deviation"]
+    print(f"\nUnnormalised less exact, {off['words']:,} words: {off['word_mean']:+.3f} ± {word:.3f} nats a word;")
+    print(f"means over sentences deviate by {sentence:.3f}", end=" ")
     print(f"and correlate with exact ones at {off['sentence_correlation']:.4f}.")
 
 
