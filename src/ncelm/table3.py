@@ -16,7 +16,7 @@ from ncelm.errors import NcelmError
 from ncelm.files import read_json, write_errors, write_json
 from ncelm.language_model import LanguageModel, load_scorer
 from ncelm.lsa import train_lsa
-from ncelm.machine import surroundings
+from ncelm.machine import commit, surroundings
 from ncelm.ngram import train_ngram
 from ncelm.pmi import train_pmi
 from ncelm.preparing import prepare
@@ -209,7 +209,7 @@ def _ask(
     tell: _Teller,
 ) -> None:
     """Test perplexity and accuracy of a finished row."""
-    outcome: dict[str, Any] = {"format": "ncelm-outcome", "version": 1}
+    outcome: dict[str, Any] = {"format": "ncelm-outcome", "version": 1, "commit": commit()}  # that finished it
     if row.kind in ("n-gram", "LBL"):
         outcome["test"] = LanguageModel.load(folder, threads).evaluate_split(store, "test").as_dict()
     for kind, rankings in completion.rank_both(load_scorer(folder, threads), questions, tell.steps).items():
