@@ -84,6 +84,18 @@ def ptb_lstm() -> TrainConfig:
     )
 
 
+def ptb_feed_forward() -> TrainConfig:
+    """The neural probabilistic language model of Bengio et al. (2003) by NCE, in one pass; needs PyTorch."""
+    return ptb_quick().with_changes(
+        architecture="feed-forward", context=4, hidden=200, learning_rate=0.2, matrix_rate=0.2
+    )
+
+
+def ptb_maximum_entropy() -> TrainConfig:
+    """A weight for every n-gram of up to three words, hashed, by NCE, in one pass; needs PyTorch."""
+    return ptb_quick().with_changes(architecture="maximum-entropy", context=2, learning_rate=0.4)
+
+
 def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainConfig:
     """Section 5 of the paper, tens of millions of words: diagonal matrices, small minibatches that share noise."""
     large = dim >= 300
@@ -116,6 +128,8 @@ RECIPES: dict[str, Callable[[], TrainConfig]] = {
     "ptb-quick": ptb_quick,
     "ptb-best": ptb_best,
     "ptb-lstm": ptb_lstm,
+    "ptb-feed-forward": ptb_feed_forward,
+    "ptb-maximum-entropy": ptb_maximum_entropy,
     "holmes": holmes,
 }
 

@@ -101,7 +101,7 @@ class TrainConfig:
     """PyTorch: gradients of layers (not of word vectors) are shortened to this norm; 0 leaves them as they are."""
     exchange_words: int = 4000
     """Several workers: after so many words of text they put together what they have learned of frequent words, and
-    after four times as many what they have learned of all. Fewer are better for the model, more for the network."""
+    after eight times as many what they have learned of all. Fewer are better for the model, more for the network."""
     spread: float = 0.1
     """Standard deviation of the word vectors at the start."""
     seed: int = 0

@@ -4,8 +4,8 @@ Each worker has its own part of the text and its own copy of the model, and trai
 and then they put together what they have learned. A row of a table becomes what it was the last time, plus the changes
 of all workers since, and so do Adagrad's sums of squares: as if one process had taken all their steps, only that each
 step knew nothing of the last few of the others. Rows of frequent words, which all workers change all the time, are
-exchanged often, all others rarely (as in HogBatch: Ji, Satish, Li & Dubey 2016). Rows that nobody has changed are never
-sent.
+exchanged often, all others rarely (as in HogBatch: Ji, Satish, Li & Dubey 2016). Changes are sent as bfloat16: of a
+small step eight binary digits are plenty.
 """
 
 import atexit
@@ -30,8 +30,10 @@ from ncelm.torch import exchange_kernels
 
 # Workers wait so long for each other: while the first writes a checkpoint or validates. One that died is known at once.
 PATIENCE = timedelta(minutes=30)
-RARELY = 4  # every so many exchanges are of all rows, the others of frequent words only
-FREQUENT = 512  # so many words are frequent
+FREQUENT = 512  # so many words are in every exchange …
+KNOWN = 4096  # … so many in every fourth, …
+SOMETIMES = 4
+RARELY = 8  # … and all that have changed in every eighth
 
 
 @dataclass
@@ -39,7 +41,8 @@ class _Table:
     """A parameter or its sums of squares, row by row, as it is and as it was when it was exchanged last."""
 
     now: np.ndarray  # (rows, width)
-    frequent: np.ndarray  # rows that are exchanged often
+    frequent: np.ndarray  # rows that are exchanged every time
+    known: np.ndarray  # … and sometimes
     former: np.ndarray = field(init=False)  # (rows, width)
 
     def __post_init__(self) -> None:
@@ -144,34 +147,37 @@ class Group:
 
     def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray) -> None:
         """These are the parameters and Adagrad's sums of squares that `exchange` is about."""
-        by_frequency = np.argsort(-counts, kind="stable")[:FREQUENT]
+        by_frequency = np.argsort(-counts, kind="stable")
         self._tables = []
         for name, array in values.items():
-            frequent = np.arange(len(array))  # matrices and layers: all of them serve every word
-            if name in ("target_vectors", "biases"):
-                frequent = by_frequency
-            elif name == "context_vectors":
-                frequent = np.append(by_frequency, counts.size)  # the out-of-sentence word is beside every sentence
-            elif name == "weights":
-                frequent = np.zeros(0, np.int64)  # hashed: nobody knows which are
+            frequent = known = np.arange(len(array))  # matrices and layers: all of them serve every word
+            if name in ("target_vectors", "biases", "context_vectors"):
+                frequent, known = by_frequency[:FREQUENT], by_frequency[:KNOWN]
+            if name == "context_vectors":  # the out-of-sentence word is beside every sentence
+                frequent, known = np.append(frequent, counts.size), np.append(known, counts.size)
+            if name == "weights":
+                frequent = known = np.zeros(0, np.int64)  # hashed: nobody knows which are
             now = [array.reshape(len(array), -1)]
             if sums[name].size:  # for SGD there are none
                 now.append(sums[name].reshape(now[0].shape))
-            self._tables.append([_Table(some, frequent) for some in now])
+            self._tables.append([_Table(some, frequent, known) for some in now])
 
     def exchange(self, everything: bool = False) -> None:
         """Put together what each has learned since the last time; `everything`, or what is due."""
         self._exchanges += 1
-        rows = [values.frequent for values, *_ in self._tables]
         if everything or self._exchanges % RARELY == 0:
             rows = self._changed_rows()
+        elif self._exchanges % SOMETIMES == 0:
+            rows = [values.known for values, *_ in self._tables]
+        else:
+            rows = [values.frequent for values, *_ in self._tables]
         due = [(table, some) for tables, some in zip(self._tables, rows, strict=True) for table in tables]
         sizes = [some.size * table.now.shape[1] for table, some in due]
-        news = np.empty(sum(sizes), np.float32)  # one message: many small ones would mostly wait
+        news = np.empty(sum(sizes), np.uint16)  # one message: many small ones would mostly wait
         parts = np.split(news, np.cumsum(sizes)[:-1])
         for (table, some), part in zip(due, parts, strict=True):
             exchange_kernels.write_news(table.now, table.former, some, part.reshape(-1, table.now.shape[1]))
-        self._sum_roughly(news)
+        self._all_reduce(torch.from_numpy(news).view(torch.bfloat16), dist.ReduceOp.SUM)
         for (table, some), part in zip(due, parts, strict=True):
             exchange_kernels.take_news(table.now, table.former, some, part.reshape(-1, table.now.shape[1]))
 
@@ -187,12 +193,6 @@ class Group:
     def _sum(self, array: np.ndarray) -> np.ndarray:
         """The sum over all workers, in place."""
         return self._reduce(array, dist.ReduceOp.SUM)
-
-    def _sum_roughly(self, array: np.ndarray) -> None:
-        """The sum over all workers, in place, sent with eight binary digits: of a small change that is plenty."""
-        sent = torch.from_numpy(array).bfloat16()
-        self._all_reduce(sent, dist.ReduceOp.SUM)
-        torch.from_numpy(array).copy_(sent)
 
     def _reduce(self, array: np.ndarray, how: Any) -> np.ndarray:
         self._all_reduce(torch.from_numpy(array), how)

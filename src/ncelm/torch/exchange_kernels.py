@@ -1,5 +1,7 @@
 """The compiled loops of `distributed`: what rows have changed, by how much, and what all workers make of them."""
 
+import numpy as np
+
 from ncelm.kernels import compiled
 
 
@@ -15,16 +17,28 @@ def find_changed(now, former, answer):
 
 @compiled
 def write_news(now, former, rows, news):
-    """By how much these rows have changed: news (len(rows), width)."""
+    """By how much these rows have changed: news (len(rows), width), the bits of bfloat16 in uint16.
+
+    A bfloat16 is the upper half of a float32; of two that are equally near, the even one.
+    """
+    change = np.empty(now.shape[1], np.float32)
+    bits = change.view(np.uint32)
     for i in range(rows.size):
-        for column in range(now.shape[1]):
-            news[i, column] = now[rows[i], column] - former[rows[i], column]
+        for column in range(change.size):
+            change[column] = now[rows[i], column] - former[rows[i], column]
+        for column in range(change.size):
+            odd = (bits[column] >> np.uint32(16)) & np.uint32(1)
+            news[i, column] = (bits[column] + np.uint32(0x7FFF) + odd) >> np.uint32(16)
 
 
 @compiled
 def take_news(now, former, rows, news):
     """All workers' news of these rows, added up, make them what they are now."""
+    change = np.empty(now.shape[1], np.float32)
+    bits = change.view(np.uint32)
     for i in range(rows.size):
-        for column in range(now.shape[1]):
-            value = former[rows[i], column] + news[i, column]
+        for column in range(change.size):
+            bits[column] = np.uint32(news[i, column]) << np.uint32(16)
+        for column in range(change.size):
+            value = former[rows[i], column] + change[column]
             former[rows[i], column] = now[rows[i], column] = value
