@@ -98,7 +98,6 @@ def ptb_maximum_entropy() -> TrainConfig:
 
 def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainConfig:
     """Section 5 of the paper, tens of millions of words: diagonal matrices, small minibatches that share noise."""
-    large = dim >= 300
     return TrainConfig(
         model=ModelConfig(context=context, context_after=context_after, dim=dim, matrices="diagonal"),
         shared_noise=True,
@@ -112,10 +111,8 @@ def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainCo
         warm_up=100,
         matrix_rate=1.0,
         spread=0.02,
-        # perplexity falls but little after the third pass, but which word fits is still being learned
-        epochs=8 if large else 6,
-        # large models begin to learn the text by heart in the third epoch
-        dropout=0.25 if large else max(dim - 100, 0) / 1000,
+        epochs=6,  # perplexity falls but little after the third; which word fits is still being learned
+        dropout=max(dim - 100, 0) / 1000,  # large models begin to learn the text by heart in the third epoch
     )
 
 
