@@ -3,7 +3,8 @@
 The questions are made from held-out text as those of the challenge were (Zweig & Burges 2011): a rare word of a
 sentence is the answer; of other rare words that an n-gram model might have put in its place, those that make its
 likeliest sentences are the distractors. P(choice) is a softmax over Σ_i λ_i s_i(choice), where s_i are the models'
-scores, normalised and not, and the λ that make the answers likeliest are found by convex optimisation.
+scores, normalised and not, and the λ ≥ 0 that make the answers likeliest are found by convex optimisation. (Below zero
+they would learn of our questions, whose distractors an n-gram model likes, not to believe n-gram models.)
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -142,7 +143,7 @@ def _expected(guess: LanguageModel | None, words: Vocabulary, before: np.ndarray
 
 
 def learn_weights(scores: np.ndarray, answers: np.ndarray) -> np.ndarray:
-    """λ, (n,), that make the right answers likeliest: scores (questions, choices, n), answers (questions,)."""
+    """λ ≥ 0, (n,), that make the right answers likeliest: scores (questions, choices, n), answers (questions,)."""
     scale = np.maximum(scores.std(axis=(0, 1)), 1e-12)
     scaled, rows = scores / scale, np.arange(len(answers))
 
@@ -155,7 +156,8 @@ def learn_weights(scores: np.ndarray, answers: np.ndarray) -> np.ndarray:
         shares[rows, answers] -= 1.0
         return value, np.einsum("qc,qcp->p", shares, scaled) / len(answers) + 2 * PENALTY * weights
 
-    found = minimize(loss, np.full(scores.shape[2], 1.0 / scores.shape[2]), jac=True, method="L-BFGS-B")
+    n = scores.shape[2]
+    found = minimize(loss, np.full(n, 1.0 / n), jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * n)
     return found.x / scale
 
 
