@@ -179,7 +179,7 @@ def tasks() -> list[TaskKind]:
     ]
 
 
-def words_per_second(engines: list[Engine], rounds: int = 5) -> list[list[float]]:
+def words_per_second(engines: list[Engine], rounds: int = 20) -> list[list[float]]:
     """Of several engines, timed by turns."""
     speeds: list[list[float]] = [[] for _ in engines]
     for number in range(rounds + 1):
@@ -368,7 +368,8 @@ def measure(stores: dict[str, Path | None], clock: Clock, folder: Path) -> dict[
             speeds = words_per_second(engines)
             batch = engines[0].sizes.batch
             found: dict[str, Any] = {
-                "words_per_second": [statistics.median(speed) for speed in speeds],
+                "words_per_second": [max(speed) for speed in speeds],  # the best of many, as for the floor
+                "median_words_per_second": [statistics.median(speed) for speed in speeds],
                 "two_threads_over_one": statistics.median(b / a for a, b in zip(*speeds, strict=True)),
             }
             if task.config.estimator == "ml":
@@ -410,7 +411,13 @@ def table(answer: dict[str, Any]) -> str:
             f"{task['ours_ns_per_word']:.0f} | **{task['share_of_the_floor']:.0%}** |"
         )
         one, two = task["words_per_second"]
-        lines += ["", f"{one:,.0f} words/s, two threads {two:,.0f}: **{task['two_threads_over_one']:.2f}** times."]
+        medians = " and ".join(f"{speed:,.0f}" for speed in task["median_words_per_second"])
+        over = task["two_threads_over_one"]
+        lines += [
+            "",
+            f"The best round has {one:,.0f} words/s, with two threads {two:,.0f} (medians {medians}); round by round "
+            f"two threads are **{over:.2f}** times as fast (median).",
+        ]
     return "\n".join(lines)
 
 
