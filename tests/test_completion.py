@@ -172,7 +172,24 @@ def test_the_command(folder, capsys):
     assert "zebra" in out
     assert "<unk>" in out
     assert main(["complete", run, "the ship _____ sail", "--json", "--count", "3"]) == 0
-    assert len(json.loads(capsys.readouterr().out)["words"]) == 3
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["words"]) == 3
+    assert answer["unknown"] == []
+
+
+def test_choices_that_the_model_has_never_seen_are_told(folder, tmp_path, capsys):
+    questions = tmp_path / "questions.csv"
+    questions.write_text(CSV.replace("knife", "zebra"))
+    assert main(["complete", str(folder / "ngram"), str(questions)]) == 0
+    said = capsys.readouterr()
+    assert "zebra <unk>" in said.out
+    assert said.err.count("\n") == 1
+    assert "never seen 1 choice of" in said.err
+    assert "'zebra'" in said.err
+    assert main(["complete", str(folder / "ngram"), str(questions), "--json"]) == 0
+    assert [each["unknown"] for each in json.loads(capsys.readouterr().out)["answers"]] == [["zebra"], []]
+    assert main(["complete", str(folder / "ngram"), str(folder / "questions.csv")]) == 0
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(

@@ -145,21 +145,30 @@ def likeliest(scorer: Scorer, sentence: str, n: int = 10) -> list[tuple[str, flo
     return scorer.likeliest(gap.before, gap.after, n)
 
 
-def shown(question: Question, ranking: Ranking, answer: str | None) -> str:
+def unknown_choices(scorer: Scorer, choices: Sequence[str]) -> list[str]:
+    """Those that the model has never seen, in whole or in part: they are scored as `<unk>`."""
+    return [choice for choice in choices if any(word not in scorer.vocabulary for word in scorer.text.words(choice))]
+
+
+def shown(question: Question, ranking: Ranking, answer: str | None, unknown: Sequence[str] = ()) -> str:
     """A question with its choices, best first, for people."""
     mark = "" if answer is None else ("right  " if ranking.letter == answer else "wrong  ")
     best = question.choices[ranking.order[0]]
-    choices = ", ".join(f"{LETTERS[i]}) {question.choices[i]} {ranking.scores[i]:.2f}" for i in ranking.order)
+    choices = ", ".join(
+        f"{LETTERS[i]}) {question.choices[i]}{' <unk>' * (question.choices[i] in unknown)} {ranking.scores[i]:.2f}"
+        for i in ranking.order
+    )
     return f"{question.id}  {mark}{GAP.sub(f'[{best}]', question.sentence)}\n    {choices}"
 
 
 def as_dict(
     questions: Sequence[Question],
     rankings: Sequence[Ranking],
+    unknown: Sequence[list[str]],
     answers: dict[str, str] | None,
     found: dict[str, Accuracy],
 ) -> dict[str, Any]:
-    """For JSON: every question's answer, and how many were right."""
+    """For JSON: every question's answer, its choices that the model does not know, and how many were right."""
     content: dict[str, Any] = {
         kind: {"percent": each.percent, "right": each.right, "questions": each.questions, "interval": each.interval}
         for kind, each in found.items()
@@ -170,9 +179,10 @@ def as_dict(
             "answer": ranking.letter,
             "word": question.choices[ranking.order[0]],
             "scores": dict(zip(question.choices, ranking.scores, strict=True)),
+            "unknown": words,
             **({"right": ranking.letter == answers[question.id]} if answers else {}),
         }
-        for question, ranking in zip(questions, rankings, strict=True)
+        for question, ranking, words in zip(questions, rankings, unknown, strict=True)
     ]
     return content
 

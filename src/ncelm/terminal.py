@@ -42,6 +42,11 @@ def print_json(answer: dict[str, Any]) -> None:
     print(json.dumps(answer, allow_nan=False))
 
 
+def warn(message: str) -> None:
+    """Something a person should know, that does not spoil the answer."""
+    print(f"ncelm: {message}", file=sys.stderr)
+
+
 def count(number: int, thing: str) -> str:
     """1 thing, 2 things."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"

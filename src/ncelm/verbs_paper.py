@@ -12,7 +12,7 @@ from tyro.conf import Positional, arg
 
 from ncelm.errors import NcelmError
 from ncelm.language_model import load_scorer
-from ncelm.terminal import Json, Threads, print_json, progress_bar, show, show_training
+from ncelm.terminal import Json, Threads, count, print_json, progress_bar, show, show_training, warn
 
 if TYPE_CHECKING:
     from tqdm import tqdm
@@ -75,13 +75,13 @@ class Complete:
             question = completion.Question("the sentence", self.questions, choices)
             (ranking,) = completion.rank(scorer, [question], normalised=not self.unnormalised)
             found = [(choices[i], ranking.scores[i]) for i in ranking.order]
+        unknown = completion.unknown_choices(scorer, [word for word, _ in found])
         if self.json:
-            print_json({"words": [{"word": word, "score": score} for word, score in found]})
+            print_json({"words": [{"word": word, "score": score} for word, score in found], "unknown": unknown})
             return
         width = max(len(word) for word, _ in found)
         for word, score in found:
-            known = "" if scorer.text.words(word)[0] in scorer.vocabulary else "  <unk>"
-            print(f"{word:{width}}  {score:.4f}{known}")
+            print(f"{word:{width}}  {score:.4f}{'  <unk>' * (word in unknown)}")
 
     def _answer(self) -> None:
         """A file of questions."""
@@ -100,12 +100,16 @@ class Complete:
             both = completion.rank_both(scorer, questions, show(bar))
         rankings = completion.by_kind(both, not self.unnormalised)
         found = {kind: completion.accuracy(each, answers) for kind, each in both.items()} if answers else {}
+        unknown = [completion.unknown_choices(scorer, question.choices) for question in questions]
+        if words := [word for some in unknown for word in some]:
+            choices = count(len(words), "choice")
+            warn(f"this model has never seen {choices} of {self.questions} (such as {words[0]!r}): scored as <unk>")
         if self.json:
-            print_json(completion.as_dict(questions, rankings, answers, found))
+            print_json(completion.as_dict(questions, rankings, unknown, answers, found))
             return
         if not answers or self.each:
-            for question, ranking in zip(questions, rankings, strict=True):
-                print(completion.shown(question, ranking, answers[question.id] if answers else None))
+            for question, ranking, some in zip(questions, rankings, unknown, strict=True):
+                print(completion.shown(question, ranking, answers[question.id] if answers else None, some))
         for kind, accuracy in found.items():
             low, high = accuracy.interval
             print(
