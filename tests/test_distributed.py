@@ -77,7 +77,7 @@ def test_other_workers_are_given_what_a_resumed_run_has(store, tmp_path, monkeyp
 def test_a_killed_worker_costs_nothing_but_time(store, tmp_path):  # noqa: F811
     out = tmp_path / "run"
     arguments = ["train", store.path, "--out", out, "--epochs", "40", "--threads", "1", *WORDS, "--json"]
-    process = torchrun([*arguments, "--resume", "--checkpoint-minutes", "0"], "--max-restarts", "2")
+    process = torchrun([*arguments, "--checkpoint-minutes", "0"], "--max-restarts", "2")  # resumed unasked
     deadline = time.monotonic() + 120
     while not (out / run.METRICS).exists() or not (out / run.METRICS).read_text():
         assert process.poll() is None, process.stderr.read()

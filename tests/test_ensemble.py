@@ -56,10 +56,12 @@ def test_weights_are_those_of_the_one_who_made_the_answers():
     """Answers drawn from a softmax with known weights give these weights back."""
     rng = np.random.default_rng(0)
     scores = rng.normal(size=(20_000, 5, 3)) * [1.0, 3.0, 0.5]
-    true = np.array([0.8, -0.2, 2.0])
+    true = np.array([0.8, 0.2, 2.0])
     totals = scores @ true + rng.gumbel(size=(20_000, 5))
     weights = learn_weights(scores, totals.argmax(axis=1))
     np.testing.assert_allclose(weights, true, atol=0.06)
+    against = scores * [1.0, -1.0, 1.0]  # one who says the opposite is not believed, nor turned round
+    np.testing.assert_array_equal(learn_weights(against, totals.argmax(axis=1)) > 0.0, [True, False, True])
     assert cross_validated(scores[:2000], totals[:2000].argmax(axis=1)) > 45
 
 

@@ -199,6 +199,28 @@ def test_ignored_targets_leave_no_trace():
     assert hidden.grad[0].any()
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_what_stands_beside_an_ignored_target_may_be_nan(training):
+    hidden, target = batch(2, 3)
+    target[1, 2] = -100
+    loss = double("nce").train(training)
+    clean = loss(hidden, target, generator=seeded())
+    spoilt = hidden.detach().clone()
+    spoilt[1, 2] = torch.nan
+    found = loss(spoilt, target, generator=seeded())
+    torch.testing.assert_close(found, clean)
+    found.backward()
+    assert torch.isfinite(loss.weight.grad).all()
+
+
+def test_targets_may_be_integers_of_any_size():
+    hidden, target = batch(2, 3)
+    for training in (True, False):
+        loss = double("nce").train(training)
+        found = loss(hidden, target.to(torch.int32), generator=seeded())
+        torch.testing.assert_close(found, loss(hidden, target, generator=seeded()))
+
+
 def test_tied_weights_are_the_embedding_s_own():
     embedding = torch.nn.Embedding(V + 1, D)  # one row more: padding
     loss = NCELoss(D, V, torch.ones(V), weight=embedding.weight)
@@ -217,6 +239,19 @@ def test_state_dict_has_the_noise_and_copies_work():
     hidden, target = torch.randn(N, D), torch.randint(V, (N,))
     for twin in (other, copy.deepcopy(loss)):
         torch.testing.assert_close(twin(hidden, target, generator=seeded()), loss(hidden, target, generator=seeded()))
+
+
+def test_noise_is_never_kept_in_half_precision():
+    exact = NCELoss(D, V, torch.arange(1, V + 1)).noise
+    for loss in (
+        NCELoss(D, V, torch.arange(1, V + 1), dtype=torch.bfloat16),
+        NCELoss(D, V, torch.arange(1, V + 1)).bfloat16(),
+        NCELoss(D, V, torch.arange(1, V + 1)).to(torch.float16),
+        NCELoss(D, V, torch.arange(1, V + 1, dtype=torch.bfloat16)),  # counts may come as they like
+    ):
+        for name, buffer in exact.named_buffers():
+            torch.testing.assert_close(getattr(loss.noise, name), buffer, rtol=0, atol=0)
+    assert NCELoss(D, V, torch.ones(V)).double().noise.keep.dtype == torch.float64
 
 
 @pytest.mark.parametrize("kind", LOSSES)
@@ -286,6 +321,12 @@ def test_bigram_noise_in_the_loss(store):
     assert torch.isfinite(loss(hidden, target, before=torch.zeros_like(target)))
     with pytest.raises(ValueError, match="give the words `before`"):
         loss(hidden, target)
+    with pytest.raises(ValueError, match="any noise but bigram"):
+        NCELoss(D, noise.num_classes, noise, shared_noise=True)
+    other = BigramNoise(core.BigramNoise.from_store(store, 500.0))
+    other.load_state_dict(noise.state_dict())  # α too
+    before = torch.zeros_like(target)
+    torch.testing.assert_close(other.log_prob(target, before), noise.log_prob(target, before))
 
 
 # -- limits and statistics ---------------------------------------------------------------------------------------------
@@ -345,6 +386,10 @@ def test_bad_batches_are_refused_in_a_line(kind, training):
         loss(torch.full((2, D), float("nan")), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match=r"input is \(2, 4\) and target \(3,\)"):
         loss(hidden, torch.tensor([0, 1, 2]))
+    with pytest.raises(ValueError, match=r"input is \(\) and target \(\)"):
+        loss(torch.tensor(0.0), torch.tensor(0))
+    with pytest.raises(TypeError, match=r"target is torch\.float32"):
+        loss(hidden, torch.zeros(2))
     loss.reduction = "sum"
     assert loss(torch.zeros(0, D), torch.zeros(0, dtype=torch.int64)).item() == 0.0
 
@@ -362,6 +407,9 @@ def test_bad_settings_are_refused_in_a_line():
         NCELoss(D, 3, [1.0, 1.0, 1.0], reduction="median")
     with pytest.raises(ValueError, match="weight is"):
         NCELoss(D, 3, [1.0, 1.0, 1.0], weight=torch.nn.Parameter(torch.zeros(2, D)))
+    for name, tensor in (("weight", torch.zeros(3, D)), ("bias", torch.zeros(3))):
+        with pytest.raises(TypeError, match=f"{name} is a tensor and no nn.Parameter"):
+            NCELoss(D, 3, [1.0, 1.0, 1.0], **{name: tensor})
     with pytest.raises(ValueError, match="needs num_contexts"):
         NCELoss(D, 3, [1.0, 1.0, 1.0], normalizer="context")
     with pytest.raises(ValueError, match="give context_ids"):

@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -115,6 +118,21 @@ def test_the_state_of_an_lstm_is_that_of_all_words_before():
     for t in range(12):
         one, state = model.read(words[:, t : t + 1], state, 0.0)
         torch.testing.assert_close(one[:, 0], whole[:, t])
+
+
+def test_an_lstm_forgets_where_a_sentence_begins():
+    """What was read before the mark makes no difference to what follows it."""
+    model = made("lstm")
+    random = torch.Generator().manual_seed(0)
+    words, state = torch.randint(V, (2, 9), generator=random), torch.randn(2, 1, 2, model.width, generator=random)
+    fresh = torch.zeros(2, 9, dtype=torch.bool)
+    fresh[0, 4] = True
+    states, _ = model.read(words, (state[0], state[1]), 0.0, fresh)
+    alone, _ = model.read(words[:1, 4:], None, 0.0)
+    torch.testing.assert_close(states[0, 4:], alone[0])
+    through, _ = model.read(words, (state[0], state[1]), 0.0)
+    torch.testing.assert_close(states[1], through[1])
+    torch.testing.assert_close(states[0, :4], through[0, :4])
 
 
 def test_features_of_a_maximum_entropy_model_are_its_n_grams():
@@ -260,3 +278,11 @@ def test_without_torch_the_command_line_names_the_extra(store, tmp_path, capsys,
     monkeypatch.setitem(sys.modules, "torch", None)
     refused(capsys, ["train", store.path, "--out", tmp_path / "run", "--model", "lstm"], "pip install 'ncelm[torch]'")
     assert not (tmp_path / "run").exists()
+
+
+def test_the_example_with_many_classes_runs():
+    script = Path(__file__).parents[1] / "examples" / "large_output.py"
+    command = [sys.executable, str(script), "--classes", "2000", "--steps", "3", "--exact-steps", "2"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert "NCE's step is" in told.stdout
+    assert told.stderr == ""

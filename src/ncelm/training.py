@@ -154,7 +154,10 @@ class TrainConfig:
     def _check_combinations(self) -> None:
         """Some options make sense only together."""
         if self.shared_noise and (self.estimator != "nce" or self.noise == "bigram" or self.constants == "learned"):
-            raise NcelmError("--shared-noise goes with --estimator nce, --constants fixed and any noise but bigram")
+            raise NcelmError(
+                "--shared-noise goes with --estimator nce, --constants fixed and any noise but bigram: "
+                "change these, or add --no-shared-noise"
+            )
         if self.constants == "learned" and self.estimator not in ("nce", "family"):
             raise NcelmError(f"--constants learned goes with --estimator nce or family, not {self.estimator}")
         if self.noise == "bigram" and self.estimator != "ml" and self.model.context == 0:
@@ -404,7 +407,8 @@ class _Training:
         part = -(-self.config.batch_size // size)
         unroll = min(self.config.unroll, part)
         seed = (self.config.seed * size + self.workers.rank) % 2**63
-        return replace(self.config, batch_size=part, unroll=unroll, seed=seed)
+        # a part of a minibatch has a part of its gradient
+        return replace(self.config, batch_size=part, unroll=unroll, seed=seed, clip=self.config.clip / size)
 
     def _check_memory(self) -> None:
         needed = self.own_config.memory_bytes(self.sizes.vocabulary, self.own_store.split("train").tokens)
@@ -450,7 +454,8 @@ class _Training:
             setattr(state, name, None if math.isnan(number) else float(number) if kind is type(None) else kind(number))
 
     def _begin(self, resume: bool, alone: ExitStack) -> None:
-        resume = resume and self.out.exists()
+        # workers that are started again because one has died go on, whether that was asked for or not
+        resume = (resume or workers.restarted()) and self.out.exists()
         if resume:
             self._check_same_run()
         else:
@@ -596,6 +601,7 @@ class _Training:
             self.constants,
             self.context_numbers,
             self.config.prior,
+            self.workers.size,
         )
 
     def _last_record(self) -> dict[str, Any]:
@@ -627,11 +633,11 @@ class _Training:
             rates = self._rates(state.epoch * steps + state.step + np.arange(n), steps)
             losses = engine.run(state.epoch, state.step, rates, rates * self.config.matrix_rate)
             last = state.step + n == steps
+            due = self.workers.rank == 0 and time.monotonic() - self.last_checkpoint > self.checkpoint_seconds
+            together = self.workers.begin_total(np.array([*losses, interrupted.is_set(), due]))
             if last or (state.step + n) % between == 0:
                 self.workers.exchange(everything=last)
-            due = self.workers.rank == 0 and time.monotonic() - self.last_checkpoint > self.checkpoint_seconds
-            together = self.workers.total(np.array([*losses, interrupted.is_set(), due]))
-            losses, (stop, save) = together[:n], together[n:]
+            losses, (stop, save) = np.split(together(), [n])
             state.seconds += time.perf_counter() - began
             for loss in losses:  # one by one: the sum must not depend on how many ran together
                 state.loss_sum += float(loss)

@@ -1,6 +1,7 @@
 """Those who train one model together: this process alone, or several started by torchrun."""
 
 import os
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,9 @@ class Workers(Protocol):
 
     def total(self, numbers: np.ndarray) -> np.ndarray:
         """The sum over all workers."""
+
+    def begin_total(self, numbers: np.ndarray) -> Callable[[], np.ndarray]:
+        """The same, on its way while this worker does something else; what is returned waits for it."""
 
     def first_says(self, numbers: np.ndarray) -> np.ndarray:
         """What the first worker has there."""
@@ -56,6 +60,10 @@ class Alone:
         """The numbers themselves."""
         return numbers
 
+    def begin_total(self, numbers: np.ndarray) -> Callable[[], np.ndarray]:
+        """The numbers themselves."""
+        return lambda: numbers
+
     def first_says(self, numbers: np.ndarray) -> np.ndarray:
         """The numbers themselves."""
         return numbers
@@ -78,6 +86,11 @@ def rank() -> int:
 def on_this_machine() -> int:
     """How many of the workers share this machine's cores and memory."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if started_by_torchrun() else 1
+
+
+def restarted() -> bool:
+    """Has torchrun started the workers again, because one of them had died?"""
+    return started_by_torchrun() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
 def started_by_torchrun() -> bool:

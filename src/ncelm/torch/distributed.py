@@ -12,7 +12,7 @@ import atexit
 import hashlib
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -97,8 +97,8 @@ class Group:
     def join(cls) -> Self:
         """Meet the others, as the environment says where."""
         if not dist.is_initialized():
-            store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
             with _all_alive():
+                store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
                 ours = PrefixStore(_meeting(store, rank, size), store)
                 dist.init_process_group("gloo", store=ours, rank=rank, world_size=size, timeout=PATIENCE)
             atexit.register(dist.destroy_process_group)
@@ -127,7 +127,18 @@ class Group:
 
     def total(self, numbers: np.ndarray) -> np.ndarray:
         """The sum over all workers."""
-        return self._sum(np.array(numbers, np.float64))
+        return self.begin_total(numbers)()
+
+    def begin_total(self, numbers: np.ndarray) -> Callable[[], np.ndarray]:
+        """The same, on its way while this worker does something else; what is returned waits for it."""
+        answer = np.array(numbers, np.float64)
+        wait = self._begin_all_reduce(torch.from_numpy(answer), dist.ReduceOp.SUM)
+
+        def arrived() -> np.ndarray:
+            wait()
+            return answer
+
+        return arrived
 
     def first_says(self, numbers: np.ndarray) -> np.ndarray:
         """What the first worker has there."""
@@ -161,6 +172,12 @@ class Group:
             if sums[name].size:  # for SGD there are none
                 now.append(sums[name].reshape(now[0].shape))
             self._tables.append([_Table(some, frequent, known) for some in now])
+        nothing = np.zeros(0, np.int64)
+        for table in (table for tables in self._tables for table in tables):  # compile before anything is timed
+            news = np.zeros((0, table.now.shape[1]), np.uint16)
+            exchange_kernels.write_news(table.now, table.former, nothing, news)
+            exchange_kernels.take_news(table.now, table.former, nothing, news)
+            exchange_kernels.find_changed(table.now[:0], table.former[:0], np.zeros(0, np.uint8))
 
     def exchange(self, everything: bool = False) -> None:
         """Put together what each has learned since the last time; `everything`, or what is due."""
@@ -177,7 +194,7 @@ class Group:
         parts = np.split(news, np.cumsum(sizes)[:-1])
         for (table, some), part in zip(due, parts, strict=True):
             exchange_kernels.write_news(table.now, table.former, some, part.reshape(-1, table.now.shape[1]))
-        self._all_reduce(torch.from_numpy(news).view(torch.bfloat16), dist.ReduceOp.SUM)
+        self._begin_all_reduce(torch.from_numpy(news).view(torch.bfloat16), dist.ReduceOp.SUM)()
         for (table, some), part in zip(due, parts, strict=True):
             exchange_kernels.take_news(table.now, table.former, some, part.reshape(-1, table.now.shape[1]))
 
@@ -187,20 +204,20 @@ class Group:
         changed = np.zeros(ends[-1], np.uint8)
         for (values, *_), answer in zip(self._tables, np.split(changed, ends[:-1]), strict=True):
             exchange_kernels.find_changed(values.now, values.former, answer)
-        self._reduce(changed, dist.ReduceOp.MAX)
+        self._begin_all_reduce(torch.from_numpy(changed), dist.ReduceOp.MAX)()
         return [np.flatnonzero(answer) for answer in np.split(changed, ends[:-1])]
 
-    def _sum(self, array: np.ndarray) -> np.ndarray:
-        """The sum over all workers, in place."""
-        return self._reduce(array, dist.ReduceOp.SUM)
+    def _begin_all_reduce(self, tensor: torch.Tensor, how: Any) -> Callable[[], None]:
+        """Begin to replace a tensor by the sum (or whatever) of all workers'; what is returned waits for the end."""
+        if not tensor.numel():
+            return lambda: None
+        with _all_alive():
+            work = dist.all_reduce(tensor, how, async_op=True)
+        # a ring: each worker sends all but its own share twice
+        self.bytes_sent += 2 * tensor.nbytes * (self.size - 1) // self.size
 
-    def _reduce(self, array: np.ndarray, how: Any) -> np.ndarray:
-        self._all_reduce(torch.from_numpy(array), how)
-        return array
-
-    def _all_reduce(self, tensor: torch.Tensor, how: Any) -> None:
-        if tensor.numel():
+        def wait() -> None:
             with _all_alive():
-                dist.all_reduce(tensor, how)
-            # a ring: each worker sends all but its own share twice
-            self.bytes_sent += 2 * tensor.nbytes * (self.size - 1) // self.size
+                work.wait()
+
+        return wait

@@ -101,14 +101,16 @@ class TorchEngine:
         places = np.arange(rows)[:, None] * length + np.arange(first, first + size)  # (S, T)
         targets = ids[places].astype(np.int64)
         before = np.where(places > 0, ids[places - 1].astype(np.int64), self.corpus.pad_id)
-        if self.corpus.within_sentence:
+        fresh = None
+        if self.corpus.within_sentence:  # a sentence knows nothing of the one before
             before[before == self.corpus.end_id] = self.corpus.pad_id
+            fresh = torch.from_numpy(before == self.corpus.pad_id)
         if step == 0:
             for tensor in self.state:
                 tensor.zero_()
         words = torch.from_numpy(before)
         hidden, cell = self.state
-        states, ended = self.model.read(words, (hidden.clone(), cell.clone()), self.config.dropout)
+        states, ended = self.model.read(words, (hidden.clone(), cell.clone()), self.config.dropout, fresh)
         for kept, new in zip(self.state, ended, strict=True):
             kept.copy_(new.detach())
         return self.loss(states.flatten(0, 1), torch.from_numpy(targets).flatten(), words.flatten())

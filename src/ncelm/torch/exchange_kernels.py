@@ -24,11 +24,13 @@ def write_news(now, former, rows, news):
     change = np.empty(now.shape[1], np.float32)
     bits = change.view(np.uint32)
     for i in range(rows.size):
+        now_row, former_row, out = now[rows[i]], former[rows[i]], news[i]
         for column in range(change.size):
-            change[column] = now[rows[i], column] - former[rows[i], column]
-        for column in range(change.size):
-            odd = (bits[column] >> np.uint32(16)) & np.uint32(1)
-            news[i, column] = (bits[column] + np.uint32(0x7FFF) + odd) >> np.uint32(16)
+            change[column] = now_row[column] - former_row[column]
+        for column in range(change.size):  # (each step cast again, because Numba would go on in 64 bits)
+            odd = np.uint32(np.uint32(bits[column] >> np.uint32(16)) & np.uint32(1))
+            rounded = np.uint32(np.uint32(bits[column] + np.uint32(0x7FFF)) + odd)
+            out[column] = np.uint16(np.uint32(rounded >> np.uint32(16)))
 
 
 @compiled
@@ -37,8 +39,10 @@ def take_news(now, former, rows, news):
     change = np.empty(now.shape[1], np.float32)
     bits = change.view(np.uint32)
     for i in range(rows.size):
+        now_row, former_row, come = now[rows[i]], former[rows[i]], news[i]
         for column in range(change.size):
-            bits[column] = np.uint32(news[i, column]) << np.uint32(16)
+            bits[column] = np.uint32(np.uint32(come[column]) << np.uint32(16))
         for column in range(change.size):
-            value = former[rows[i], column] + change[column]
-            former[rows[i], column] = now[rows[i], column] = value
+            change[column] += former_row[column]
+        now_row[:] = change
+        former_row[:] = change

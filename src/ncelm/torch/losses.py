@@ -7,13 +7,14 @@ log-likelihood, never an unnormalised score.
 """
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (as everyone writes it)
 from torch import Tensor, nn
 
-from ncelm.torch.noise import Noise, Weights
+from ncelm.torch.noise import BigramNoise, Noise, Weights
 
 Reduction = Literal["mean", "sum", "none"]
 Normalizer = Literal["fixed", "scalar", "context"]
@@ -116,6 +117,11 @@ class _SampledLoss(nn.Module):
         self.noise = noise if isinstance(noise, Noise) else Noise(noise, **kind)
         if self.noise.num_classes != num_classes:
             raise ValueError(f"the noise is over {self.noise.num_classes} classes, and num_classes is {num_classes}")
+        for name, given in (("weight", weight), ("bias", bias)):
+            if isinstance(given, Tensor) and not isinstance(given, nn.Parameter):
+                raise TypeError(f"{name} is a tensor and no nn.Parameter, so it would not be trained: give one")
+        if shared_noise and isinstance(self.noise, BigramNoise):
+            raise ValueError("shared_noise goes with any noise but bigram, which is another for every word before")
         if weight is not None and (weight.dim() != 2 or len(weight) < num_classes or weight.shape[1] != in_features):
             raise ValueError(f"weight is {tuple(weight.shape)}: it must be ({num_classes} or more, {in_features})")
         self.weight = nn.Parameter(torch.empty(num_classes, in_features, **kind)) if weight is None else weight
@@ -162,17 +168,20 @@ class _SampledLoss(nn.Module):
 
     def _prepare(self, input: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Flat input (N, d), targets (N,) with 0 for those to be ignored, and which count (N,); all checked."""
-        if input.shape[:-1] != target.shape or input.shape[-1] != self.in_features:
+        if input.dim() == 0 or input.shape[:-1] != target.shape or input.shape[-1] != self.in_features:
             raise ValueError(
                 f"input is {tuple(input.shape)} and target {tuple(target.shape)}: "
                 f"they must be (…, {self.in_features}) and (…)"
             )
-        flat, targets = input.reshape(-1, self.in_features), target.reshape(-1)
+        if target.is_floating_point():
+            raise TypeError(f"target is {target.dtype}: the numbers of classes are integers")
+        flat, targets = input.reshape(-1, self.in_features), target.reshape(-1).long()
         counted = targets != self.ignore_index
         # a look at the numbers would stop the device, or the compiler
         if self.validate and flat.device.type == "cpu" and not torch.compiler.is_compiling():
             self._check(flat, targets, counted)
-        return flat, torch.where(counted, targets, 0), counted
+        # what is ignored may be anything, even NaN, and must not reach a gradient
+        return flat.masked_fill(~counted.unsqueeze(1), 0.0), targets.masked_fill(~counted, 0), counted
 
     def _check(self, input: Tensor, targets: Tensor, counted: Tensor) -> None:
         if self.reduction == "mean" and not bool(counted.any()):
@@ -398,5 +407,6 @@ def _precision(weight: Tensor) -> torch.dtype:
     return torch.promote_types(weight.dtype, torch.float32)
 
 
-def _full_precision(input: Tensor) -> torch.autocast:
-    return torch.autocast(input.device.type, enabled=False)
+def _full_precision(input: Tensor) -> AbstractContextManager[Any]:
+    device = input.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()

@@ -28,6 +28,7 @@ from ncelm.threads import Team
 from ncelm.torch.losses import EXACT_SCORES
 
 HISTORY, BLOCK = 256, 512  # an LSTM reads a text that runs on in blocks, each after so many words to warm up
+READ_AT_ONCE = 1 << 14  # words that it reads side by side, if no sentence is longer
 
 
 class NeuralModel(nn.Module):
@@ -265,9 +266,23 @@ class Lstm(TableModel):
         """It reads forwards."""
         return "before"
 
-    def read(self, words: Tensor, state: tuple[Tensor, Tensor] | None, dropout: float) -> tuple[Tensor, Any]:
-        """Go on reading: words (S, T) → ĥ after each, (S, T, width), and the state that it ends in."""
-        states, state = self.cells(F.dropout(self.look_up(words), dropout, self.training), state)
+    def read(
+        self, words: Tensor, state: tuple[Tensor, Tensor] | None, dropout: float, fresh: Tensor | None = None
+    ) -> tuple[Tensor, Any]:
+        """Go on reading: words (S, T) → ĥ after each, (S, T, width), and the state that it ends in.
+
+        Where `fresh`, (S, T), is true, all that was read before is forgotten first.
+        """
+        vectors = F.dropout(self.look_up(words), dropout, self.training)
+        if state is None or fresh is None or not bool(fresh.any()):
+            states, state = self.cells(vectors, state)
+        else:
+            parts = []
+            for t in range(words.shape[1]):
+                kept = (~fresh[:, t]).to(vectors.dtype).unsqueeze(1)  # (S, 1)
+                part, state = self.cells(vectors[:, t : t + 1], (state[0] * kept, state[1] * kept))
+                parts.append(part)
+            states = torch.cat(parts, 1)
         return F.dropout(states, dropout, self.training), state
 
     def hidden(self, contexts: Tensor) -> Tensor:
@@ -277,10 +292,12 @@ class Lstm(TableModel):
     def contexts_of(self, corpus: kernels.Corpus, first: int, last: int) -> Iterator[tuple[np.ndarray, Tensor]]:
         """Positions and the states after the words before them, some segments of text at a time."""
         segments = [(start, max(begin, first), min(end, last)) for start, begin, end in _segments(corpus, first, last)]
+        segments.sort(key=lambda segment: segment[2] - segment[0])  # those of about the same length together
         ids = corpus.ids
-        for some in range(0, len(segments), 64):
-            group = segments[some : some + 64]
-            longest = max(end - start for start, _, end in group)
+        while segments:
+            longest = segments[-1][2] - segments[-1][0]
+            rows = max(READ_AT_ONCE // longest, 1)
+            group, segments = segments[-rows:], segments[:-rows]
             words = np.full((len(group), longest), corpus.pad_id, np.int64)
             for row, (start, _, end) in zip(words, group, strict=True):
                 if start > 0 and not (corpus.within_sentence and ids[start - 1] == corpus.end_id):

@@ -1,7 +1,7 @@
 """Noise distributions that live on the device of the model: drawn there, and kept in its state_dict."""
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -31,12 +31,23 @@ class Noise(nn.Module):
     def __init__(self, weights: Weights | core.Noise, *, device: Any = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
         if isinstance(weights, Tensor):
-            weights = weights.detach().cpu().numpy()
+            weights = weights.detach().to("cpu", torch.float64).numpy()
         known = weights if isinstance(weights, core.Noise) else core.Noise.from_probabilities(np.asarray(weights))
-        kind: dict[str, Any] = {"device": device, "dtype": dtype or torch.get_default_dtype()}
+        precise = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+        kind: dict[str, Any] = {"device": device, "dtype": precise}
         self.register_buffer("log_probabilities", torch.tensor(known.log_probabilities, **kind))
         self.register_buffer("keep", torch.tensor(known.threshold / 2.0**32, **kind))
         self.register_buffer("alias", torch.tensor(known.alias, dtype=torch.int64, device=device))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """To another device or precision, but never to half precision, which is off by a hundredth of log Pn."""
+        before = dict(self.named_buffers(recurse=False))
+        super()._apply(fn, recurse)
+        for name, buffer in before.items():
+            now = getattr(self, name)
+            if torch.promote_types(now.dtype, torch.float32) != now.dtype and buffer.is_floating_point():
+                setattr(self, name, buffer.to(now.device))
+        return self
 
     @property
     def num_classes(self) -> int:
@@ -69,10 +80,11 @@ class BigramNoise(Noise):
     """
 
     pairs: Tensor  # (N,) int64, sorted: v V + w of each two neighbours in the training text
+    smoothing: Tensor  # α, ()
 
     def __init__(self, known: core.BigramNoise, *, device: Any = None, dtype: torch.dtype | None = None) -> None:
         super().__init__(known.unigram, device=device, dtype=dtype)
-        self.smoothing = float(known.smoothing)
+        self.register_buffer("smoothing", torch.tensor(known.smoothing, dtype=torch.float64, device=device))
         before = np.repeat(np.arange(known.offsets.size - 1), np.diff(known.offsets))
         pairs = torch.from_numpy(before * self.num_classes + known.followers)
         self.register_buffer("pairs", pairs.to(device))
