@@ -19,11 +19,12 @@ from ncelm.training import TrainConfig
 def fresh_engine(config: TrainConfig, store: TokenStore, team: Team, model: LogBilinear | None = None) -> Engine:
     """What `ncelm train` runs, without files and validation, from this model or from a start at random."""
     noise = Noise.from_counts(store.vocabulary.counts, config.noise)
-    model = model or LogBilinear.initialise(config.model, noise.probabilities, 0, config.spread)
+    model = model or LogBilinear.initialise(config.model, noise.probabilities, config.seed, config.spread)
     rows = config.optimizer == "adagrad"
     squares = [np.full((len(a) * rows, *a.shape[1:]), np.float32(config.adagrad_start)) for a in model.parameters()]
     sizes = config.sizes(len(store.vocabulary), store.split("train").tokens)
-    return Engine(model, kernels.Parameters(*squares), noise, store, sizes, config.method, 0, 0.0, team)
+    optimizer = kernels.Parameters(*squares)
+    return Engine(model, optimizer, noise, store, sizes, config.method, config.seed, config.penalty, team)
 
 
 def made_up_store(folder: Path, vocabulary: int, words: int = 1_000_000) -> TokenStore:

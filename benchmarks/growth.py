@@ -50,11 +50,12 @@ def measure(point: dict[str, int], path: Path) -> dict[str, float]:
         engine = fresh_engine(config, store, team)
         n, speeds = engine.sizes.planned, []
         rates = np.full(n, 1e-4)
-        for number in range(ROUNDS + 1):
+        first = 0
+        for _ in range(ROUNDS + 1):
             began, steps = time.perf_counter(), 0
-            while time.perf_counter() < began + 0.5:
-                engine.run(0, (number * n) % max(1, engine.steps_per_epoch - n), rates, rates)
-                steps += n
+            while time.perf_counter() < began + 0.5:  # always other words, as in training
+                engine.run(0, first % max(1, engine.steps_per_epoch - n), rates, rates)
+                first, steps = first + n, steps + n
             speeds.append(steps * engine.sizes.batch / (time.perf_counter() - began))
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {"words_per_second": statistics.median(speeds[1:]), "memory_bytes": int(status["RssAnon"].split()[0]) * 1024}

@@ -263,7 +263,7 @@ def _plan(sizes: Sizes) -> kernels.Plan:
         position_words=integers(c, words),
         position_offsets=integers(c, words + 1),
         position_rows=integers(c, words),
-        position_slots=integers(c, words),
+        position_slots=integers(words, c),
         context_groups=integers(),
         context_words=integers(B * c),
         context_offsets=integers(B * c + 1),

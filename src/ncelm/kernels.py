@@ -110,8 +110,11 @@ def _fetch(typing_context, table, row):
         prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
         start = builder.mul(row, width)
         lines = builder.udiv(builder.add(width, ir.Constant(width.type, 15)), ir.Constant(width.type, 16))
-        with cgutils.for_range(builder, lines) as loop:  # a cache line is 16 numbers
+        end = builder.sub(builder.add(start, width), ir.Constant(width.type, 1))
+        with cgutils.for_range(builder, builder.add(lines, ir.Constant(width.type, 1))) as loop:
+            # a cache line is 16 numbers; a row may begin within one, so that it ends in one more
             place = builder.add(start, builder.mul(loop.index, ir.Constant(width.type, 16)))
+            place = builder.select(builder.icmp_unsigned("<", place, end), place, end)
             pointer = builder.bitcast(builder.gep(table.data, [place]), byte)
             builder.call(prefetch, [pointer, integer(0), integer(2), integer(1)])  # to read, as far as the second cache
         return context.get_dummy_value()
@@ -423,14 +426,17 @@ def _sums_of_lanes(builder, vectors):
 def _add_rows(typing_context, weights, table, rows, out, onto):
     """out = Σ_j weights[j] table[rows[j]], or `onto` what is in out.
 
-    weights (n,) or longer, table (…, d), rows (n,) int32, out (d,).
+    weights (n,) or longer, or None if all are 1; table (…, d), rows (n,) int32, out (d,).
     """
 
     def generate(context, builder, signature, arguments):
-        weights, table, rows, out = (
+        table, rows, out = (
             context.make_array(kind)(context, builder, value)
-            for kind, value in zip(signature.args[:4], arguments[:4], strict=True)
+            for kind, value in zip(signature.args[1:4], arguments[1:4], strict=True)
         )
+        weighted = isinstance(signature.args[0], types.Array)
+        if weighted:
+            weights = context.make_array(signature.args[0])(context, builder, arguments[0])
         n, d = builder.extract_value(rows.shape, 0), builder.extract_value(out.shape, 0)
         for first, lanes in _pieces(builder, d, SUMMED_PIECES):
             places, sums = _registers(builder, out.data, first, lanes), _sums(builder, lanes)
@@ -438,12 +444,16 @@ def _add_rows(typing_context, weights, table, rows, out, onto):
                 before = builder.load(place, align=4)
                 builder.store(builder.select(arguments[4], before, ir.Constant(before.type, None)), total)
             with cgutils.for_range(builder, n) as loop:
-                weight = builder.load(builder.gep(weights.data, [loop.index]))
                 row = builder.sext(builder.load(builder.gep(rows.data, [loop.index])), n.type)
                 pieces = _registers(builder, table.data, builder.add(builder.mul(row, d), first), lanes)
-                for total, piece in zip(sums, pieces, strict=True):
-                    value = builder.load(piece, align=4)
-                    _add_product(builder, total, _spread(builder, weight, value.type), value)
+                values = [builder.load(piece, align=4) for piece in pieces]
+                if weighted:
+                    weight = builder.load(builder.gep(weights.data, [loop.index]))
+                    for total, value in zip(sums, values, strict=True):
+                        _add_product(builder, total, _spread(builder, weight, value.type), value)
+                else:
+                    for total, value in zip(sums, values, strict=True):
+                        builder.store(builder.fadd(builder.load(total), value), total)
             for total, place in zip(sums, places, strict=True):
                 builder.store(builder.load(total), place, align=4)
         return context.get_dummy_value()
@@ -746,7 +756,7 @@ class Plan(NamedTuple):
     position_words: np.ndarray  # (G, c, B)
     position_offsets: np.ndarray  # (G, c, B + 1)
     position_rows: np.ndarray  # (G, c, B)
-    position_slots: np.ndarray  # (G, c, B)
+    position_slots: np.ndarray  # (G, B, c): which rows of `Work.projected`, all positions as one, an example adds up
     # rows of the context table: words over all positions; an entry is a (position, slot) or (example, position)
     context_groups: np.ndarray  # (G,)
     context_words: np.ndarray  # (G, B c)
@@ -816,7 +826,7 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
             groups = group_by_word(contexts[:, i : i + 1], scratch, position_words[i], offsets, context_order, rows)
             for group in range(groups):
                 for p in range(offsets[group], offsets[group + 1]):
-                    plan.position_slots[row, i, rows[p]] = group
+                    plan.position_slots[row, rows[p], i] = i * plan.contexts.shape[1] + group
             plan.position_groups[row, i] = groups
             position_words[i, groups:] = -1
         plan.context_groups[row] = group_by_word(
@@ -918,11 +928,7 @@ def _predict(matrices, e, row, plan, theta, work):
     if matrices.ndim == 2:
         _add_scaled_rows(matrices, theta.context_vectors, plan.contexts[row, e], out)
     else:
-        out[:] = np.float32(0.0)
-        for i in range(plan.contexts.shape[2]):
-            projected = work.projected[i, plan.position_slots[row, i, e]]
-            for t in range(out.size):
-                out[t] += projected[t]
+        _add_rows(None, work.projected, plan.position_slots[row, e], out, False)
 
 
 @compiled
@@ -935,13 +941,10 @@ def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, s
         first = block * POSITION_BLOCK
         last = min(first + POSITION_BLOCK, plan.position_groups[row, i])
         if first < last:
-            summed = np.zeros((last - first, gradient.size), np.float32)  # Σ dJ/dq̂ over examples with that word
+            summed = np.empty((last - first, gradient.size), np.float32)  # Σ dJ/dq̂ over examples with that word
             for u in range(first, last):
-                out = summed[u - first]
-                for p in range(plan.position_offsets[row, i, u], plan.position_offsets[row, i, u + 1]):
-                    from_example = work.gradients[plan.position_rows[row, i, p]]
-                    for t in range(out.size):
-                        out[t] += from_example[t]
+                entries = slice(plan.position_offsets[row, i, u], plan.position_offsets[row, i, u + 1])
+                _add_rows(None, work.gradients, plan.position_rows[row, i, entries], summed[u - first], False)
             _multiply(summed, False, matrices[i], work.projected[i, first:last])
             _multiply(summed, True, work.gathered[i, first:last], work.matrix_gradients[block, i])
     else:
@@ -995,16 +998,11 @@ def _transpose(matrices, i, work):
 def _update_contexts(matrices, item, row, plan, theta, squares, work, rates, gradient):
     """Rows of the context table: the step for each unique word of the minibatch."""
     (gradient,) = borrowed((gradient,))
-    size = plan.position_words.shape[2]
     for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.context_groups[row])):
         word = plan.context_words[row, g]
         if matrices.ndim == 3:
-            gradient[:] = np.float32(0.0)
-            for p in range(plan.context_offsets[row, g], plan.context_offsets[row, g + 1]):
-                entry = plan.context_order[row, p]
-                part = work.projected[entry // size, entry % size]
-                for t in range(gradient.size):
-                    gradient[t] += part[t]
+            entries = slice(plan.context_offsets[row, g], plan.context_offsets[row, g + 1])
+            _add_rows(None, work.projected, plan.context_order[row, entries], gradient, False)
         else:
             gradient[:] = work.context_gradients[g]
         penalty = rates.penalties.contexts[word]
@@ -1191,6 +1189,9 @@ def _sampled_examples(matrices, item, row, plan, noise, method, theta, constants
         if theta.target_vectors.size > IN_CACHE and e + 1 < plan.sizes[row]:
             for j in range(samples):
                 _fetch(theta.target_vectors, np.int64(plan.words[row, e + 1, j]))
+            if matrices.ndim == 2:
+                for i in range(plan.contexts.shape[2]):
+                    _fetch(theta.context_vectors, np.int64(plan.contexts[row, e + 1, i]))
         _predict(matrices, e, row, plan, theta, work)
         _drop(work.predicted[e], plan.keys[row, e], method.dropout)
         words = plan.words[row, e]
@@ -1446,15 +1447,21 @@ def _gather_noise(item, row, plan, noise, theta, work):
 def shared_noise_coefficients(scores, shifts, draws):
     """Scores q̂ᵀ q_w of noise words become dJ/ds = −n P(D=1|w) (Eq. 13), in place; returns Σ n log(1 − P(D=1|w)).
 
-    scores (B, K), shifts (K,) is b_w − log(k·Pn(w)), draws (K,) is n, how often each word was drawn.
+    scores (B, K), shifts (K,) is b_w − log(k·Pn(w)), draws (K,) is n, how often each word was drawn. A word counts as
+    often in every example, so one logarithm serves the product of four of them, which a float32 can hold.
     """
-    objective = 0.0
-    for e in range(scores.shape[0]):
+    objective, rights = 0.0, np.empty(shifts.size, np.float32)
+    for first in range(0, scores.shape[0], 4):
+        rights[:] = np.float32(1.0)
+        for e in range(first, min(first + 4, scores.shape[0])):
+            row = scores[e]
+            for j in range(shifts.size):
+                posterior = np.float32(1.0) / (np.float32(1.0) + exp32(-row[j] - shifts[j]))  # Eq. 7
+                rights[j] *= max(np.float32(1.0) - posterior, np.float32(1e-9))
+                row[j] = -draws[j] * posterior
         total = np.float32(0.0)
         for j in range(shifts.size):
-            posterior = np.float32(1.0) / (np.float32(1.0) + exp32(-scores[e, j] - shifts[j]))  # Eq. 7
-            total += draws[j] * log32(max(np.float32(1.0) - posterior, np.float32(1e-9)))
-            scores[e, j] = -draws[j] * posterior
+            total += draws[j] * log32(rights[j])
         objective += total
     return objective
 
@@ -1739,15 +1746,11 @@ def predict_contexts(theta, contexts, out):
 
 @compiled
 def _predict_rows(matrices, context_vectors, contexts, out):
-    out[:] = np.float32(0.0)
     if matrices.ndim == 2:
         for e in range(contexts.shape[0]):
-            predicted = out[e]
-            for i in range(contexts.shape[1]):
-                diagonal, vector = matrices[i], context_vectors[contexts[e, i]]
-                for t in range(predicted.size):
-                    predicted[t] += diagonal[t] * vector[t]
+            _add_scaled_rows(matrices, context_vectors, contexts[e], out[e])
     else:
+        out[:] = np.float32(0.0)
         gathered, projected = np.empty_like(out), np.empty_like(out)
         for i in range(contexts.shape[1]):
             for e in range(contexts.shape[0]):
