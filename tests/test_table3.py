@@ -15,7 +15,7 @@ from ncelm.training import TrainConfig
 
 SMALL = [
     Row("ngram-3", "n-gram", 2, 0, None, 36.0, 130.8),
-    Row("lsa-300", "LSA", 0, 0, 3, 49.0, None),
+    Row("lsa-300", "LSA", 0, 0, 6, 49.0, None),
     Row("lbl-2-100", "LBL", 2, 0, 6, 41.5, 145.5),
     Row("lbl-10x2-100", "LBL", 2, 2, 6, 44.5, 38.6),
 ]
@@ -32,6 +32,7 @@ def data(tmp_path, monkeypatch):
         return prepare(path, **options | {"min_count": 1, "punkt": "train", "valid_sentences": 99, "test_sentences": 9})
 
     monkeypatch.setattr(table3, "ROWS", SMALL)
+    monkeypatch.setattr(table3, "START_DIM", 6)
     monkeypatch.setattr(table3, "BEYOND", BEYOND)
     monkeypatch.setattr(table3, "TEAM", ("ngram-3", "lsa-300", "pmi", "lbl-2-100"))
     monkeypatch.setattr(ensemble, "SHORTEST", 4)  # sentences that questions are made from

@@ -14,7 +14,8 @@ from safetensors.numpy import load_file
 
 from ncelm import run, training
 from ncelm.errors import DivergedError, NcelmError
-from ncelm.language_model import LanguageModel
+from ncelm.language_model import LanguageModel, load_scorer
+from ncelm.lsa import train_lsa
 from ncelm.preparing import prepare
 from ncelm.recipes import RECIPES, recipe
 from ncelm.training import TrainConfig, train
@@ -69,6 +70,33 @@ def test_another_seed_gives_another_model(store, tmp_path):
     for seed in (0, 1):
         train(store, tmp_path / str(seed), seed=seed, epochs=1, **SMALL)
     assert model_bytes(tmp_path / "0") != model_bytes(tmp_path / "1")
+
+
+def test_training_starts_from_the_vectors_of_another_run(store, tmp_path):
+    train_lsa(store, tmp_path / "lsa", dim=9)
+    start = {"start_from": str(tmp_path / "lsa"), "learning_rate": 1e-12, "epochs": 1}
+    train(store, tmp_path / "run", **SMALL | start)
+    given = load_scorer(tmp_path / "lsa").vectors()[:, :8]
+    given = given[2:] / np.linalg.norm(given[2:], axis=1, keepdims=True)  # <unk> and </s> have none
+    arrays = load_file(tmp_path / "run" / run.MODEL)
+    for name in ("context_vectors", "target_vectors"):
+        np.testing.assert_allclose(arrays[name][2 : 2 + len(given)], given, atol=1e-5)
+        assert arrays[name][1].std() == pytest.approx(0.1, abs=0.06)  # as without
+    train(store, tmp_path / "again", **SMALL | {"epochs": 1, "start_from": str(tmp_path / "run")})  # any model will do
+
+
+def test_vectors_that_do_not_fit_are_refused_before_anything_is_written(store, tmp_path):
+    train_lsa(store, tmp_path / "lsa", dim=5)
+    (tmp_path / "text").write_text("a b c\n" * 50)
+    other = prepare(train=tmp_path / "text", out=tmp_path / "other", boundary="sentence")
+    for options, message in (
+        ({"start_from": str(tmp_path / "lsa")}, "vectors of 5 numbers, and --dim is 8"),
+        ({"start_from": str(tmp_path / "nothing")}, "there is no run at"),
+        ({"start_from": str(tmp_path / "lsa"), "dim": 5, "store": other}, "another vocabulary"),
+    ):
+        with pytest.raises(NcelmError, match=message):
+            train(options.pop("store", store), tmp_path / "run", **SMALL | options)
+        assert not (tmp_path / "run").exists()
 
 
 def test_adagrad_that_starts_from_large_sums_of_squares_is_plain_descent(store, tmp_path):

@@ -31,6 +31,7 @@ from ncelm.unpacking import REPORT
 ARCHIVE = Path("holmes", "holmes_training.tar.xz")
 QUESTIONS, ANSWERS = Path("msrscc", "testing_data.csv"), Path("msrscc", "test_answer.csv")
 SRILM_CUTOFFS = (1, 1, 2)  # the paper's toolkit leaves n-grams of order 3 and more out that were seen once
+START, START_DIM = "lsa-300", 300  # log-bilinear models start from the vectors of this row
 OUTCOME = "outcome.json"  # in a run's folder: test perplexity and accuracy
 
 
@@ -67,7 +68,7 @@ ROWS = [
         Row(f"ngram-{order}", "n-gram", order - 1, 0, None, percent, perplexity)
         for order, percent, perplexity in ((3, 36.0, 130.8), (4, 39.1, 122.1), (5, 38.7, 121.5), (6, 38.4, 121.7))
     ),
-    Row("lsa-300", "LSA", 0, 0, 300, 49.0, None),
+    Row(START, "LSA", 0, 0, START_DIM, 49.0, None),
     *(
         Row(f"lbl-{context}-{dim}", "LBL", context, 0, dim, percent, perplexity)
         for context, dim, percent, perplexity in (
@@ -180,7 +181,10 @@ def _make(store: TokenStore, folder: Path, row: Row, threads: int | None, tell: 
     """Train a row, or what is left of it."""
     if row.kind == "LBL":
         assert row.dim
-        config = holmes(row.context, row.dim, row.after)
+        start = folder.with_name(START)
+        if not start.exists() and not folder.exists():
+            train_lsa(store, start, START_DIM, progress=tell.steps)
+        config = holmes(row.context, row.dim, row.after).with_changes(start_from=str(start))
         train(store, folder, config, threads=threads, resume=True, progress=tell.training)
     elif folder.exists():
         return

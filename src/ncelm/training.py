@@ -104,6 +104,9 @@ class TrainConfig:
     after eight times as many what they have learned of all. Fewer are better for the model, more for the network."""
     spread: float = 0.1
     """Standard deviation of the word vectors at the start."""
+    start_from: str = ""
+    """A run (of `lsa train`, or another model of the same words) whose word vectors, cut to --dim numbers and to length
+    1, are the start, instead of random ones: rare words, of which a text tells little, begin beside their like."""
     seed: int = 0
     """One seed, one result."""
     engine: EngineKind = "compiled"
@@ -355,6 +358,8 @@ class _Training:
         progress: Callable[[Progress], None] | None,
         together: Workers,
     ) -> None:
+        if config.start_from:  # wherever it is resumed from
+            config = replace(config, start_from=str(Path(config.start_from).resolve()))
         self.store, self.out, self.config, self.workers = store, out, config, together
         self.created = False  # is the run's folder ours, and new?
         self.checkpoint_seconds, self.progress = 60.0 * checkpoint_minutes, progress
@@ -456,6 +461,8 @@ class _Training:
     def _begin(self, resume: bool, alone: ExitStack) -> None:
         # workers that are started again because one has died go on, whether that was asked for or not
         resume = (resume or workers.restarted()) and self.out.exists()
+        begun = resume and (self.out / run.CHECKPOINT).exists()
+        vectors = self._given_vectors() if self.config.start_from and not begun else None
         if resume:
             self._check_same_run()
         else:
@@ -468,11 +475,43 @@ class _Training:
             records = self.metrics.read()
             if records and "diverged" in records[-1]:  # as it would again
                 raise DivergedError(self._divergence(records[-1]))
-        if resume and (self.out / run.CHECKPOINT).exists():
+        if begun:
             self._restore()
         else:
             self._initialise()
+            if vectors is not None:
+                self._start_from(vectors)
             self.metrics.cut(0)
+
+    def _given_vectors(self) -> np.ndarray:
+        """The word vectors to start from, (V, d), each of length 1 or 0."""
+        from ncelm.language_model import load_scorer
+
+        path, dim = Path(self.config.start_from), self.config.model.dim
+        if self.config.model.architecture == "maximum-entropy":
+            raise NcelmError("a maximum-entropy model has no word vectors to start from: leave --start-from out")
+        given = load_scorer(path)
+        if given.vocabulary.digest != self.store.vocabulary.digest:
+            raise NcelmError(
+                f"{path} has another vocabulary than {self.store.path}: start from a run of the same store"
+            )
+        vectors = np.array(given.vectors(), np.float32)
+        if vectors.shape[1] < dim:
+            raise NcelmError(
+                f"{path} has vectors of {vectors.shape[1]} numbers, and --dim is {dim}: "
+                f"train it with --dim {dim}, or this with a smaller one"
+            )
+        vectors = vectors[:, :dim]
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)  # (V, 1)
+        return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+
+    def _start_from(self, vectors: np.ndarray) -> None:
+        """These take the place of random vectors, but for words that have none."""
+        known = np.flatnonzero(vectors.any(axis=1))
+        for name, table in self.model.arrays().items():
+            # (the output table of a feed-forward model may be of another width)
+            if name in ("context_vectors", "target_vectors") and table.shape[1] == vectors.shape[1]:
+                table[known] = vectors[known]
 
     def _create(self) -> None:
         if (self.out / run.CONFIG).exists():
