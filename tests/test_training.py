@@ -66,6 +66,26 @@ def test_the_same_bytes_whatever_the_number_of_threads(store, tmp_path, estimato
     assert model_bytes(tmp_path / "1") == model_bytes(tmp_path / "2") == model_bytes(tmp_path / "3")
 
 
+COMPILED = """
+import sys
+from ncelm.training import train
+small = {{"context": 2, "dim": 8, "noise_samples": 5, "batch_size": 100, "epochs": 2}}
+train({store!r}, sys.argv[1] + "/own", **small)
+train({store!r}, sys.argv[1] + "/shared", shared_noise=True, **small)
+"""
+
+
+@pytest.mark.slow
+def test_the_same_bytes_whether_just_compiled_or_from_the_cache(store, tmp_path):
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    for name in ("compiled", "cached"):
+        (tmp_path / name).mkdir()
+        command = [sys.executable, "-c", COMPILED.format(store=str(store.path)), str(tmp_path / name)]
+        subprocess.run(command, check=True, env=environment)
+    for kind in ("own", "shared"):
+        assert model_bytes(tmp_path / "compiled" / kind) == model_bytes(tmp_path / "cached" / kind)
+
+
 def test_another_seed_gives_another_model(store, tmp_path):
     for seed in (0, 1):
         train(store, tmp_path / str(seed), seed=seed, epochs=1, **SMALL)

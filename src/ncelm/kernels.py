@@ -30,7 +30,9 @@ from numba.extending import intrinsic
 # Reassociation lets LLVM turn sums into vector instructions; NaN and infinity keep their meaning, because
 # a diverging run must be seen to diverge.
 FAST = {"reassoc", "contract", "arcp", "nsz"}
-compiled = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", boundscheck=False)
+# What a kernel calls becomes part of it. Otherwise a kernel that was just compiled calls functions as they were
+# compiled for themselves, and one from the cache its own copies of them, which may add up in another order.
+compiled = njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", boundscheck=False, forceinline=True)
 
 EXAMPLE_BLOCK = 25  # examples in one work item of the scoring phase
 GROUP_BLOCK = 64  # unique words in one work item of the update phases
