@@ -194,7 +194,7 @@ def words_per_second(engines: list[Engine], rounds: int = 20) -> list[list[float
             rates = np.full(n, 0.001)
             began = time.perf_counter()
             for call in range(4):
-                engine.run(0, (4 * number + call) * n % (engine.steps_per_epoch - n), rates, rates)
+                engine.run(0, (4 * number + call) * n % max(1, engine.steps_per_epoch - n), rates, rates)
             speed.append(4 * n * engine.sizes.batch / (time.perf_counter() - began))
     return [speed[1:] for speed in speeds]
 

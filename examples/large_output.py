@@ -49,7 +49,6 @@ class Exact(nn.Module):
 def train(kind: str, chosen: argparse.Namespace) -> dict[str, float]:
     """Time of a step, the program's peak of memory, and how well the classes were learned, of one way to train."""
     data, frequencies = batches(chosen.classes, chosen.dim, chosen.batch)
-    hidden, targets = next(data)
     steps = chosen.steps if kind == "nce" else chosen.exact_steps
     if kind == "nce":
         loss: nn.Module = NCELoss(chosen.dim, chosen.classes, frequencies, num_noise=25, sparse=True)

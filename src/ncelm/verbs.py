@@ -28,6 +28,7 @@ from ncelm.terminal import (
     progress_bar,
     show,
     show_training,
+    warn,
 )
 from ncelm.text import read_line_blocks, read_lines, shard_of
 from ncelm.training import TrainConfig, train
@@ -300,10 +301,9 @@ class Score:
         """Score line by line, in bounded memory."""
         lm = LanguageModel.load(self.run_folder, self.threads)
         if lm.two_sided:
-            print(
-                "ncelm: this model sees both sides of a word, so these are sums of log P(word | both sides), not "
-                "sentence probabilities",
-                file=sys.stderr,
+            warn(
+                "this model sees both sides of a word, so these are sums of log P(word | both sides), not "
+                "sentence probabilities"
             )
         start, stop = shard_of(self.file, self.encoding, *parse_shard(self.shard)) if self.shard else (0, None)
         for lines in read_line_blocks(self.file, self.encoding, start=start, stop=stop, keep_blank=True):
