@@ -144,6 +144,41 @@ def test_gradcheck_of_learned_constants(normalizer):
 
 
 @pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("training", [True, False])
+def test_gradcheck_of_tied_weights(kind, training):
+    """The table is an embedding too, with a row to spare: its gradient has two parts."""
+    random = torch.Generator().manual_seed(5)
+    table = torch.nn.Parameter(torch.randn(V + 1, D, dtype=torch.float64, generator=random))
+    loss = double(kind, weight=table).train(training)
+    words, (_, target) = torch.randint(V + 1, (2, 3), generator=random), batch(2, 3)
+
+    def value(table):
+        hidden = torch.nn.functional.embedding(words, table)
+        arguments = {"generator": seeded()} if training else {}
+        return torch.func.functional_call(loss, {"weight": table}, (hidden, target), arguments)
+
+    assert torch.autograd.gradcheck(value, (table,))
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_gradcheck_with_bigram_noise(kind):
+    random = np.random.default_rng(6)
+    offsets = np.append(np.arange(V + 1) * 4, 4 * V)  # four followers each, and none of the out-of-sentence word
+    followers = np.sort(random.integers(V, size=(V, 4)), axis=1).ravel().astype(np.int32)
+    known = core.BigramNoise(core.Noise.from_counts(np.arange(1, V + 1)), 2.0, followers, offsets)
+    noise = BigramNoise(known, dtype=torch.float64)
+    loss = LOSSES[kind](D, V, noise, K, dtype=torch.float64)
+    hidden, target = batch(2, 3)
+
+    def value(hidden, weight, bias):
+        values = {"weight": weight, "bias": bias}
+        arguments = {"before": target.flip(0), "generator": seeded()}
+        return torch.func.functional_call(loss, values, (hidden, target), arguments)
+
+    assert torch.autograd.gradcheck(value, (hidden, loss.weight, loss.bias))
+
+
+@pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("shared", [False, True])
 def test_sparse_gradients_are_the_dense_ones(kind, shared):
     hidden, target = batch(2, 3)
