@@ -100,7 +100,7 @@ def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainCo
     """Section 5 of the paper, tens of millions of words: diagonal matrices, small minibatches that share noise."""
     # As many noise words as examples: 125 take half the time of 1,000 with 500 noise words and are no worse; 250 are
     # better, and worth their time where a model has room for what they teach.
-    batch = 125 if dim <= 100 else 250
+    batch = 125 if dim < 300 else 250
     return TrainConfig(
         model=ModelConfig(context=context, context_after=context_after, dim=dim, matrices="diagonal"),
         shared_noise=True,
