@@ -1,6 +1,6 @@
 """What a simple cost model predicts for several machines.
 
-    python benchmarks/scale.py --words-per-second 200000 --bytes-per-word 950 [--exchange-words 4000]
+    python benchmarks/scale.py --words-per-second 200000 --bytes-per-word 600 [--exchange-words 2000]
 
 Give it what was measured: the words/s of one worker alone, and what each of two workers sent for each word of the text
 (benchmarks/workers.py prints the latter). Out come words/s of 2 to 64 machines on three networks, and hours for a pass.
@@ -30,7 +30,8 @@ class Cost:
         # a ring: 2 (N − 1) steps, in each of which every machine sends an N-th of the message
         steps = 2 * (machines - 1)
         sending = steps * (self.message / machines / bandwidth + self.latency)
-        return self.every / (training + sending + self.message / self.copying)
+        # a message travels while the next words are learned; putting it together and taking it apart does not
+        return self.every / max(training + self.message / self.copying, sending)
 
 
 def main() -> None:
@@ -38,8 +39,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--words-per-second", type=float, required=True, help="of one worker alone")
     parser.add_argument("--bytes-per-word", type=float, required=True, help="sent by each of two workers")
-    parser.add_argument("--measured-every", type=float, default=4000, help="words between exchanges when measured")
-    parser.add_argument("--exchange-words", type=float, nargs="*", default=[4000], help="… and in the prediction")
+    parser.add_argument("--measured-every", type=float, default=2000, help="words between exchanges when measured")
+    parser.add_argument("--exchange-words", type=float, nargs="*", default=[2000], help="… and in the prediction")
     parser.add_argument("--latency", type=float, default=50e-6, help="seconds (default: 50 µs)")
     parser.add_argument("--copying", type=float, default=2e9, help="bytes/s (default: 2·10⁹)")
     options = parser.parse_args()

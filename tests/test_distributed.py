@@ -18,6 +18,7 @@ from tests.test_training import store  # noqa: E402, F401  (a fixture)
 
 from ncelm import run, workers  # noqa: E402
 from ncelm.preparing import prepare  # noqa: E402
+from ncelm.torch import exchange_kernels  # noqa: E402
 from ncelm.training import train  # noqa: E402
 
 OPTIONS = {"context": 2, "dim": 8, "noise_samples": 10, "batch_size": 40, "learning_rate": 0.2, "exchange_words": 160}
@@ -122,3 +123,50 @@ def test_learned_constants_are_for_one_process(store, tmp_path):  # noqa: F811
     code, _, err = finished(torchrun(command))
     assert code != 0
     assert "ncelm: --constants learned goes with one process" in err
+
+
+def bfloat16(numbers):
+    """Rounded to bfloat16, by PyTorch; the bits of it."""
+    return torch.from_numpy(numbers).to(torch.bfloat16).view(torch.uint16).numpy()
+
+
+def test_news_are_what_was_learned_since_and_the_rest_goes_with_the_next():
+    """Two workers, in one process: both agree on the sum of what they said, and neither loses what it learned since."""
+    random = np.random.default_rng(0)
+    shared = random.normal(size=(6, 5)).astype(np.float32)
+    rows = np.array([4, 1])
+    learned = [random.normal(size=(6, 5)).astype(np.float32) * 0.01 for _ in range(4)]
+    now, former, news = [shared + learned[i] for i in range(2)], [shared.copy(), shared.copy()], []
+    for i in range(2):
+        news.append(np.zeros((2, 5), np.uint16))
+        exchange_kernels.write_news(now[i], former[i], rows, news[i])
+        np.testing.assert_array_equal(news[i], bfloat16((now[i] - former[i])[rows]))
+        now[i] += learned[2 + i]  # while the message travels
+    said = [torch.from_numpy(some).view(torch.bfloat16) for some in news]
+    total = (said[0] + said[1]).view(torch.uint16).numpy()
+    for i in range(2):
+        exchange_kernels.take_news(now[i], former[i], rows, news[i], total, False)
+        of_all = sum(some.float().numpy() for some in said)
+        np.testing.assert_allclose(former[i][rows], shared[rows] + of_all, atol=1e-4)  # bfloat16 once more
+        others = of_all - said[i].float().numpy()
+        expected = (shared + learned[i] + learned[2 + i])[rows] + others
+        np.testing.assert_allclose(now[i][rows], expected, atol=1e-4)
+    np.testing.assert_array_equal(former[0], former[1])
+    for i in range(2):  # the last word on everything: all have the same, and nothing is left to say
+        exchange_kernels.take_news(now[i], former[i], rows, np.zeros_like(total), np.zeros_like(total), True)
+    np.testing.assert_array_equal(now[0][rows], now[1][rows])
+    untouched = [0, 2, 3, 5]
+    np.testing.assert_array_equal(former[0][untouched], shared[untouched])
+
+
+def test_changed_rows_are_found_exactly_or_at_a_glance():
+    former = np.ones((4, 20), np.float32)
+    now = former.copy()
+    now[1] += 0.5  # learned
+    now[2] += 1e-6  # what rounding has left
+    now[3, 15] = 2.0  # beyond a glance
+    answer = np.zeros(4, np.uint8)
+    exchange_kernels.find_changed(now, former, 20, np.float32(0.0), answer)
+    assert answer.tolist() == [0, 1, 1, 1]
+    exchange_kernels.find_changed(now, former, 8, np.float32(1e-4), answer)
+    assert answer.tolist() == [0, 1, 0, 0]

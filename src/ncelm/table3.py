@@ -264,7 +264,7 @@ def _markdown(answer: dict[str, Any]) -> str:
     lines = [
         "# Table 3: the MSR Sentence Completion Challenge",
         "",
-        f"`{answer['command']}`, {made['date'][:10]}, commit {(made['commit'] or 'unknown')[:12]},",
+        f"`{answer['command']}`, {made['date'][:10]}, commit {(made['commit'] or 'unknown')[:12]}, seed 0,",
         f"{made['cores']} cores of {made['cpu']}. Percent of 1,040 questions answered rightly, exactly normalised,",
         "with Wilson's 95 % interval; in brackets the same by unnormalised scores. Test perplexity is of 500 random",
         "sentences, with their ends counted, which the paper seems not to do: compare rows with each other more than",
@@ -285,7 +285,22 @@ def _markdown(answer: dict[str, Any]) -> str:
             f"| {row['name']} | **{row['normalised']['percent']:.1f}**{bare} | {low:.1f}–{high:.1f} | "
             f"{paper['percent'] or '–'} | {test} | {paper['test_perplexity'] or '–'} | {time} |"
         )
+    lines += _against_the_five_gram(answer)
     lines += ["", *(f"![accuracy against perplexity]({plot})" for plot in answer["plots"])]
     if not answer["complete"]:
         lines += ["", "Not all rows of the table are finished."]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _against_the_five_gram(answer: dict[str, Any]) -> list[str]:
+    """The largest model's test perplexity as a part of the 5-gram's, ours and the paper's, if both are there."""
+    test = {row["key"]: row["test"]["perplexity"] for row in answer["rows"] if "test" in row}
+    paper = {row["key"]: row["paper"]["test_perplexity"] for row in answer["rows"]}
+    ours, theirs = ([of[key] for key in ("lbl-10-300", "ngram-5") if key in of] for of in (test, paper))
+    if len(ours) < 2:
+        return []
+    return [
+        "",
+        f"Test perplexity of the largest log-bilinear model over the 5-gram's: **{ours[0] / ours[1]:.3f}** "
+        f"(the paper: {theirs[0] / theirs[1]:.3f}).",
+    ]

@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -99,9 +100,10 @@ class TrainConfig:
     """A long short-term memory learns from so many words at a time; --batch-size words are several such stretches."""
     clip: float = 0.0
     """PyTorch: gradients of layers (not of word vectors) are shortened to this norm; 0 leaves them as they are."""
-    exchange_words: int = 4000
-    """Several workers: after so many words of text they put together what they have learned of frequent words, and
-    after eight times as many what they have learned of all. Fewer are better for the model, more for the network."""
+    exchange_words: int = 2000
+    """Several workers: after so many words of text they tell each other what they have learned of frequent words, and
+    after eight times as many (more, if the vocabulary is large) what they have learned of all. Fewer are better for the
+    model, more for the network."""
     spread: float = 0.1
     """Standard deviation of the word vectors at the start."""
     start_from: str = ""
@@ -263,6 +265,10 @@ class TrainingEngine(Protocol):
 
     def run(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray) -> np.ndarray:
         """Train on the minibatches step, step + 1, … of an epoch, one for each rate; return the loss of each."""
+
+
+# The first step of a call, how many they were, and what waits for the sum of what all workers have said of it
+_Told = tuple[int, int, Callable[[], np.ndarray]]
 
 
 @dataclass
@@ -447,7 +453,8 @@ class _Training:
             self.workers.hand_out(arrays)
         if self.workers.size > 1:
             self._hand_out_state()
-            self.workers.watch(self.model.arrays(), self.squares, self.store.vocabulary.counts)
+            every = self.config.exchange_words
+            self.workers.watch(self.model.arrays(), self.squares, self.store.vocabulary.counts, every)
 
     def _hand_out_state(self) -> None:
         """Where the first worker is, all are."""
@@ -531,6 +538,8 @@ class _Training:
             raise NcelmError(f"{self.out} was trained on another token store: resume it with the store it began with")
         # an option that an earlier version did not have was as it is by default
         was, now = _flat(asdict(TrainConfig())) | _flat(former["config"]), _flat(asdict(self.config))
+        if self.workers.size == 1:
+            del now["exchange_words"]  # it is nothing to who is alone
         for name in now:
             if was[name] != now[name]:
                 flag = "--" + name.replace("architecture", "model").replace("_", "-")
@@ -664,6 +673,7 @@ class _Training:
     def _train_epoch(self, engine: TrainingEngine, team: Team, interrupted: threading.Event) -> None:
         state, steps = self.state, self.steps_per_epoch
         between = max(self.config.exchange_words // self.config.batch_size, 1)  # two exchanges
+        told: deque[_Told] = deque()  # what has been told to the other workers, and not yet heard of them
         while state.step < steps:
             n = min(engine.planned, steps - state.step)
             if self.workers.size > 1:
@@ -673,27 +683,41 @@ class _Training:
             losses = engine.run(state.epoch, state.step, rates, rates * self.config.matrix_rate)
             last = state.step + n == steps
             due = self.workers.rank == 0 and time.monotonic() - self.last_checkpoint > self.checkpoint_seconds
-            together = self.workers.begin_total(np.array([*losses, interrupted.is_set(), due]))
-            if last or (state.step + n) % between == 0:
-                self.workers.exchange(everything=last)
-            losses, (stop, save) = np.split(together(), [n])
-            state.seconds += time.perf_counter() - began
-            for loss in losses:  # one by one: the sum must not depend on how many ran together
-                state.loss_sum += float(loss)
+            told.append((state.step, n, self.workers.begin_total(np.array([*losses, interrupted.is_set(), due]))))
             state.step += n
+            if last or state.step % between == 0:
+                self.workers.exchange(everything=last)
+            state.seconds += time.perf_counter() - began
             if self.config.estimator == "importance" and isinstance(engine, Engine):
                 self._note_weights(engine, losses)
-            if not math.isfinite(state.loss_sum):
-                state.step += int(np.flatnonzero(~np.isfinite(losses))[0]) - n
-                self._diverged("the training loss is not a number any more")
+            # of several workers nobody waits for what the others have to say: it is heard one call later
+            stop, save = self._hear(told, 0 if last else self.workers.late)
             if self.config.estimator == "importance":
                 self._look_astray(team, n)
             self._report(None)
-            if (stop or save) and state.step < steps:  # there is a checkpoint at the end of an epoch anyway
+            if (stop or save) and not last:  # there is a checkpoint at the end of an epoch anyway
+                self._hear(told, 0)
                 self.workers.exchange(everything=True)
                 self._checkpoint()
                 if stop:
                     self._interrupted()
+
+    def _hear(self, told: "deque[_Told]", late: int) -> tuple[bool, bool]:
+        """Add up the losses of all workers, but for the last `late` calls; does anybody want to stop, or to save?"""
+        state, wishes = self.state, np.zeros(2)
+        while len(told) > late:
+            step, n, arrived = told.popleft()
+            began = time.perf_counter()
+            losses, wanted = np.split(arrived(), [n])
+            state.seconds += time.perf_counter() - began
+            wishes += wanted
+            for loss in losses:  # one by one: the sum must not depend on how many ran together
+                state.loss_sum += float(loss)
+            if not math.isfinite(state.loss_sum):
+                state.step = step + int(np.flatnonzero(~np.isfinite(losses))[0])
+                self._diverged("the training loss is not a number any more")
+        stop, save = wishes > 0
+        return bool(stop), bool(save)
 
     def _rates(self, steps_done: np.ndarray, steps_per_epoch: int) -> np.ndarray:
         """The learning rate of each update."""

@@ -14,6 +14,7 @@ class Workers(Protocol):
 
     rank: int  # the first is 0, and it alone writes files
     size: int
+    late: int  # so many calls of training later they hear what was told in one
 
     def agree(self, facts: dict[str, str]) -> None:
         """Refuse to begin unless these are the same for all."""
@@ -33,8 +34,8 @@ class Workers(Protocol):
     def hand_out(self, arrays: dict[str, np.ndarray]) -> None:
         """Fill the arrays of all with the first worker's."""
 
-    def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray) -> None:
-        """These are the parameters and Adagrad's sums of squares that `exchange` is about."""
+    def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray, every: int) -> None:
+        """These are the parameters and Adagrad's sums of squares that `exchange` is about, after `every` words."""
 
     def exchange(self, everything: bool = False) -> None:
         """Put together what each has learned since the last time; `everything`, or what is due."""
@@ -47,7 +48,7 @@ class Workers(Protocol):
 class Alone:
     """One process: nobody to ask."""
 
-    rank, size, bytes_sent = 0, 1, 0
+    rank, size, late, bytes_sent = 0, 1, 0, 0
 
     def agree(self, facts: dict[str, str]) -> None:
         """There is nobody to disagree."""
@@ -71,7 +72,7 @@ class Alone:
     def hand_out(self, arrays: dict[str, np.ndarray]) -> None:
         """They are here already."""
 
-    def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray) -> None:
+    def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray, every: int) -> None:
         """Nothing to watch."""
 
     def exchange(self, everything: bool = False) -> None:

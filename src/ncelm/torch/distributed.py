@@ -5,7 +5,8 @@ and then they put together what they have learned. A row of a table becomes what
 of all workers since, and so do Adagrad's sums of squares: as if one process had taken all their steps, only that each
 step knew nothing of the last few of the others. Rows of frequent words, which all workers change all the time, are
 exchanged often, all others rarely (as in HogBatch: Ji, Satish, Li & Dubey 2016). Changes are sent as bfloat16: of a
-small step eight binary digits are plenty.
+small step eight binary digits are plenty, and the rest of it goes with the next. Messages travel while the next words
+are learned.
 """
 
 import atexit
@@ -30,10 +31,12 @@ from ncelm.torch import exchange_kernels
 
 # Workers wait so long for each other: while the first writes a checkpoint or validates. One that died is known at once.
 PATIENCE = timedelta(minutes=30)
-FREQUENT = 512  # so many words are in every exchange …
-KNOWN = 4096  # … so many in every fourth, …
+FREQUENT = 256  # so many words are in every exchange …
+KNOWN = 2048  # … so many in every fourth, …
 SOMETIMES = 4
-RARELY = 8  # … and all that have changed in every eighth
+RARELY = 8  # … and all that have changed in every eighth, or after so many words of text for each of the vocabulary:
+WORDS_FOR_EACH = 1.6  # so that what is sent for a word of text does not grow with the vocabulary
+GLANCE, UNSAID = 8, 1e-4  # a change is seen in so many numbers of a row, if it is more than this part of them
 
 
 @dataclass
@@ -47,6 +50,25 @@ class _Table:
 
     def __post_init__(self) -> None:
         self.former = self.now.copy()
+
+
+@dataclass(frozen=True)
+class _Message:
+    """What was sent off, and may have come back with what the others have to say."""
+
+    due: list[tuple[_Table, np.ndarray]]  # tables, and which of their rows it is about
+    news: np.ndarray  # one's own, (numbers,) uint16: the bits of bfloat16
+    come: np.ndarray  # the sum of everybody's, when it has come
+    wait: Callable[[], None]
+
+
+def _parts(numbers: np.ndarray, due: list[tuple[_Table, np.ndarray]]) -> Iterator[np.ndarray]:
+    """A message table by table, each (rows, width)."""
+    first = 0
+    for table, rows in due:
+        last = first + rows.size * table.now.shape[1]
+        yield numbers[first:last].reshape(rows.size, table.now.shape[1])
+        first = last
 
 
 @contextmanager
@@ -88,10 +110,14 @@ def _meeting(store: Store, rank: int, size: int) -> str:
 class Group:
     """Workers that torchrun has started."""
 
+    late = 1
+
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.bytes_sent = rank, size, 0
         self._tables: list[list[_Table]] = []  # of each parameter: itself, and its sums of squares if there are any
-        self._exchanges = 0
+        self._exchanges, self._rarely, self._numbers = 0, RARELY, np.zeros((2, 0), np.uint16)
+        self._sent: _Message | None = None  # the last exchange, if it is still on its way
+        self._changed: Callable[[], np.ndarray] | None = None  # the answer to which rows have changed
 
     @classmethod
     def join(cls) -> Self:
@@ -156,8 +182,9 @@ class Group:
 
     # -- what was learned ---------------------------------------------------------------------------------------------
 
-    def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray) -> None:
-        """These are the parameters and Adagrad's sums of squares that `exchange` is about."""
+    def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray, every: int) -> None:
+        """These are the parameters and Adagrad's sums of squares that `exchange` is about, after `every` words."""
+        self._rarely = max(RARELY, round(WORDS_FOR_EACH * counts.size / every))
         by_frequency = np.argsort(-counts, kind="stable")
         self._tables = []
         for name, array in values.items():
@@ -172,40 +199,86 @@ class Group:
             if sums[name].size:  # for SGD there are none
                 now.append(sums[name].reshape(now[0].shape))
             self._tables.append([_Table(some, frequent, known) for some in now])
+        every = [table for tables in self._tables for table in tables]
+        # room for the largest message, mine and everybody's: fresh memory for each would cost as much as filling it
+        self._numbers = np.zeros((2, sum(table.now.size for table in every)), np.uint16)
         nothing = np.zeros(0, np.int64)
-        for table in (table for tables in self._tables for table in tables):  # compile before anything is timed
+        for table in every:  # compile before anything is timed
             news = np.zeros((0, table.now.shape[1]), np.uint16)
             exchange_kernels.write_news(table.now, table.former, nothing, news)
-            exchange_kernels.take_news(table.now, table.former, nothing, news)
-            exchange_kernels.find_changed(table.now[:0], table.former[:0], np.zeros(0, np.uint8))
+            exchange_kernels.take_news(table.now, table.former, nothing, news, news, False)
+            exchange_kernels.find_changed(table.now[:0], table.former[:0], 0, np.float32(0.0), np.zeros(0, np.uint8))
 
     def exchange(self, everything: bool = False) -> None:
-        """Put together what each has learned since the last time; `everything`, or what is due."""
-        self._exchanges += 1
-        if everything or self._exchanges % RARELY == 0:
-            rows = self._changed_rows()
-        elif self._exchanges % SOMETIMES == 0:
-            rows = [values.known for values, *_ in self._tables]
-        else:
-            rows = [values.frequent for values, *_ in self._tables]
-        due = [(table, some) for tables, some in zip(self._tables, rows, strict=True) for table in tables]
-        sizes = [some.size * table.now.shape[1] for table, some in due]
-        news = np.empty(sum(sizes), np.uint16)  # one message: many small ones would mostly wait
-        parts = np.split(news, np.cumsum(sizes)[:-1])
-        for (table, some), part in zip(due, parts, strict=True):
-            exchange_kernels.write_news(table.now, table.former, some, part.reshape(-1, table.now.shape[1]))
-        self._begin_all_reduce(torch.from_numpy(news).view(torch.bfloat16), dist.ReduceOp.SUM)()
-        for (table, some), part in zip(due, parts, strict=True):
-            exchange_kernels.take_news(table.now, table.former, some, part.reshape(-1, table.now.shape[1]))
+        """Put together what each has learned; `everything`, until all have the same, or what is due, in passing.
 
-    def _changed_rows(self) -> list[np.ndarray]:
-        """The rows of each parameter that any worker has changed."""
-        ends = np.cumsum([len(values.now) for values, *_ in self._tables])
-        changed = np.zeros(ends[-1], np.uint8)
-        for (values, *_), answer in zip(self._tables, np.split(changed, ends[:-1]), strict=True):
-            exchange_kernels.find_changed(values.now, values.former, answer)
-        self._begin_all_reduce(torch.from_numpy(changed), dist.ReduceOp.MAX)()
-        return [np.flatnonzero(answer) for answer in np.split(changed, ends[:-1])]
+        What is due is only sent off, and what was sent the last time is taken in: nobody waits for a message that can
+        travel while the next words are learned.
+        """
+        self._take_in()
+        self._exchanges += 1
+        if everything:
+            self._send(self._changed_rows(self._begin_changed_rows(exactly=True)))
+            self._take_in(settle=True)
+            self._changed = None
+            return
+        if self._exchanges % self._rarely == 0 and self._changed:
+            self._send(self._changed_rows(self._changed))
+        elif self._exchanges % SOMETIMES == 0:
+            self._send([values.known for values, *_ in self._tables])
+        else:
+            self._send([values.frequent for values, *_ in self._tables])
+        # which rows the next exchange will have to be about is asked now: what changes meanwhile has time
+        self._changed = self._begin_changed_rows() if (self._exchanges + 1) % self._rarely == 0 else None
+
+    def _send(self, rows: list[np.ndarray]) -> None:
+        """Begin to tell the others by how much these rows of each parameter, and their sums, have changed."""
+        due = [(table, some) for tables, some in zip(self._tables, rows, strict=True) for table in tables]
+        size = sum(some.size * table.now.shape[1] for table, some in due)
+        news, come = self._numbers[:, :size]  # one message: many small ones would mostly wait
+        for (table, some), part in zip(due, _parts(news, due), strict=True):
+            exchange_kernels.write_news(table.now, table.former, some, part)
+        come[:] = news
+        wait = self._begin_all_reduce(torch.from_numpy(come).view(torch.bfloat16), dist.ReduceOp.SUM)
+        self._sent = _Message(due, news, come, wait)
+
+    def _take_in(self, settle: bool = False) -> None:
+        """Wait for what was sent last, if anything was, and add the changes of the others.
+
+        What rounding has left unsaid of one's own changes is kept for the next time, or forgotten to `settle`.
+        """
+        if self._sent:
+            message, self._sent = self._sent, None
+            message.wait()
+            both = (_parts(numbers, message.due) for numbers in (message.news, message.come))
+            for (table, some), mine, all_of_us in zip(message.due, *both, strict=True):
+                exchange_kernels.take_news(table.now, table.former, some, mine, all_of_us, settle)
+
+    def _begin_changed_rows(self, exactly: bool = False) -> Callable[[], np.ndarray]:
+        """Begin to ask which rows any worker has changed, one parameter after another.
+
+        Unless `exactly`, a glance at each will do: a row that was learned is another in every number, and what rounding
+        has left unsaid of it can wait until there is more to say.
+        """
+        changed = np.zeros(sum(len(values.now) for values, *_ in self._tables), np.uint8)
+        for (values, *_), answer in zip(self._tables, self._by_parameter(changed), strict=True):
+            columns, tolerance = (values.now.shape[1], 0.0) if exactly else (GLANCE, UNSAID)
+            exchange_kernels.find_changed(values.now, values.former, columns, np.float32(tolerance), answer)
+        wait = self._begin_all_reduce(torch.from_numpy(changed), dist.ReduceOp.MAX)
+
+        def arrived() -> np.ndarray:
+            wait()
+            return changed
+
+        return arrived
+
+    def _changed_rows(self, arrived: Callable[[], np.ndarray]) -> list[np.ndarray]:
+        """The answer: rows of each parameter."""
+        return [np.flatnonzero(answer) for answer in self._by_parameter(arrived())]
+
+    def _by_parameter(self, rows: np.ndarray) -> list[np.ndarray]:
+        """Numbers of all rows of all parameters, those of each parameter apart."""
+        return np.split(rows, np.cumsum([len(values.now) for values, *_ in self._tables])[:-1])
 
     def _begin_all_reduce(self, tensor: torch.Tensor, how: Any) -> Callable[[], None]:
         """Begin to replace a tensor by the sum (or whatever) of all workers'; what is returned waits for the end."""

@@ -6,13 +6,18 @@ from ncelm.kernels import compiled
 
 
 @compiled
-def find_changed(now, former, answer):
-    """Which rows are not what they were: now and former (rows, width); answer (rows,)."""
+def find_changed(now, former, columns, tolerance, answer):
+    """Which rows are not what they were: now and former (rows, width); answer (rows,).
+
+    Only the first `columns` are looked at, and a change below `tolerance` times the largest of them is none.
+    """
     for row in range(now.shape[0]):
-        for column in range(now.shape[1]):
-            if now[row, column] != former[row, column]:
-                answer[row] = 1
-                break
+        now_row, former_row = now[row, :columns], former[row, :columns]
+        largest, change = np.float32(0.0), np.float32(0.0)
+        for column in range(now_row.size):
+            largest = max(largest, abs(now_row[column]))
+            change = max(change, abs(now_row[column] - former_row[column]))
+        answer[row] = change > tolerance * largest
 
 
 @compiled
@@ -34,15 +39,18 @@ def write_news(now, former, rows, news):
 
 
 @compiled
-def take_news(now, former, rows, news):
-    """All workers' news of these rows, added up, make them what they are now."""
-    change = np.empty(now.shape[1], np.float32)
-    bits = change.view(np.uint32)
+def take_news(now, former, rows, mine, all_of_us, settle):
+    """All workers' news of these rows, added up, are what all agree on; the others' are added to what there is now.
+
+    mine and all_of_us (len(rows), width). To `settle` is to have what all agree on and nothing else.
+    """
+    total, own = np.empty(now.shape[1], np.float32), np.empty(now.shape[1], np.float32)
+    total_bits, own_bits = total.view(np.uint32), own.view(np.uint32)
     for i in range(rows.size):
-        now_row, former_row, come = now[rows[i]], former[rows[i]], news[i]
-        for column in range(change.size):
-            bits[column] = np.uint32(np.uint32(come[column]) << np.uint32(16))
-        for column in range(change.size):
-            change[column] += former_row[column]
-        now_row[:] = change
-        former_row[:] = change
+        now_row, former_row, my_row, our_row = now[rows[i]], former[rows[i]], mine[i], all_of_us[i]
+        for column in range(total.size):
+            total_bits[column] = np.uint32(np.uint32(our_row[column]) << np.uint32(16))
+            own_bits[column] = np.uint32(np.uint32(my_row[column]) << np.uint32(16))
+        for column in range(total.size):
+            former_row[column] += total[column]
+            now_row[column] = former_row[column] if settle else now_row[column] + (total[column] - own[column])
