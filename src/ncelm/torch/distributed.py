@@ -199,11 +199,11 @@ class Group:
             if sums[name].size:  # for SGD there are none
                 now.append(sums[name].reshape(now[0].shape))
             self._tables.append([_Table(some, frequent, known) for some in now])
-        every = [table for tables in self._tables for table in tables]
+        all_tables = [table for tables in self._tables for table in tables]
         # room for the largest message, mine and everybody's: fresh memory for each would cost as much as filling it
-        self._numbers = np.zeros((2, sum(table.now.size for table in every)), np.uint16)
+        self._numbers = np.zeros((2, sum(table.now.size for table in all_tables)), np.uint16)
         nothing = np.zeros(0, np.int64)
-        for table in every:  # compile before anything is timed
+        for table in all_tables:  # compile before anything is timed
             news = np.zeros((0, table.now.shape[1]), np.uint16)
             exchange_kernels.write_news(table.now, table.former, nothing, news)
             exchange_kernels.take_news(table.now, table.former, nothing, news, news, False)
