@@ -86,9 +86,19 @@ def accuracy_against_perplexity(path: Path, points: Mapping[str, tuple[float, fl
     """A dot with its name for each model: perplexity to the right, percent correct upwards."""
 
     def paint(axes: Any) -> None:
-        for name, (perplexity, percent) in points.items():
+        # names stand to the right and to the left by turns, so that those of neighbours do not meet
+        for number, (name, (perplexity, percent)) in enumerate(sorted(points.items(), key=lambda point: point[1])):
+            right = number % 2 == 0
             axes.plot([perplexity], [percent], "o", color="C1" if "gram" in name else "C0")
-            axes.annotate(name, (perplexity, percent), textcoords="offset points", xytext=(5, 4), fontsize="small")
+            axes.annotate(
+                name,
+                (perplexity, percent),
+                textcoords="offset points",
+                xytext=(7 if right else -7, 0),
+                ha="left" if right else "right",
+                va="center",
+                fontsize="small",
+            )
         axes.set(xlabel="test perplexity", ylabel="percent correct")
         axes.margins(x=0.25)
 

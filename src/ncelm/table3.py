@@ -62,6 +62,11 @@ class Row:
         sides = f"{self.context}×2" if self.after else f"{self.context}"
         return f"LBL, context {sides}, {self.dim} dimensions"
 
+    @property
+    def short_name(self) -> str:
+        """For a picture: log-bilinear models by context · dimensions."""
+        return f"{self.context}·{self.dim}" if self.kind == "LBL" else self.name
+
 
 ROWS = [
     *(
@@ -247,13 +252,13 @@ def _write_page(out: Path, rows: list[Row], command: str) -> dict[str, Any]:
             for row, outcome in zip(rows, outcomes, strict=True)
         ],
     }
-    forwards = {row.name for row in rows if not row.after}
-    one_sided = [row for row in answer["rows"] if row.get("test") and row["name"] in forwards]
+    one_sided = {  # two-sided models are told more, so that their perplexities are another thing
+        row.short_name: (outcome["test"]["perplexity"], outcome["normalised"]["percent"])
+        for row, outcome in zip(rows, outcomes, strict=True)
+        if "test" in outcome and not row.after
+    }
     answer["plots"] = []
-    if one_sided and plots.accuracy_against_perplexity(
-        out / "table3-accuracy.png",
-        {row["name"]: (row["test"]["perplexity"], row["normalised"]["percent"]) for row in one_sided},
-    ):
+    if one_sided and plots.accuracy_against_perplexity(out / "table3-accuracy.png", one_sided):
         answer["plots"] = ["table3-accuracy.png"]
     save_page(out / "table3", answer, _markdown(answer))
     return answer
@@ -261,6 +266,7 @@ def _write_page(out: Path, rows: list[Row], command: str) -> dict[str, Any]:
 
 def _markdown(answer: dict[str, Any]) -> str:
     made = answer["made"]
+    trained_at = sorted({(row["commit"] or "unknown")[:12] for row in answer["rows"]})
     lines = [
         "# Table 3: the MSR Sentence Completion Challenge",
         "",
@@ -268,7 +274,8 @@ def _markdown(answer: dict[str, Any]) -> str:
         f"{made['cores']} cores of {made['cpu']}. Percent of 1,040 questions answered rightly, exactly normalised,",
         "with Wilson's 95 % interval; in brackets the same by unnormalised scores. Test perplexity is of 500 random",
         "sentences, with their ends counted, which the paper seems not to do: compare rows with each other more than",
-        "with the paper.",
+        f"with the paper. Log-bilinear models start from the vectors of {START}. Rows were made at commit",
+        f"{', '.join(trained_at)}; those with one thread may have had a neighbour on the other core.",
         "",
         "| | percent correct | 95 % | the paper | test perplexity | the paper | training time |",
         "|---|---|---|---|---|---|---|",
@@ -278,7 +285,7 @@ def _markdown(answer: dict[str, Any]) -> str:
         bare = f" ({row['unnormalised']['percent']:.1f})" if "unnormalised" in row else ""
         test = f"{row['test']['perplexity']:.1f}" if "test" in row else "–"
         paper = row["paper"]
-        time = f"{row['seconds'] / 60:.1f} min" if "seconds" in row else "–"
+        time = _duration(row["seconds"]) if "seconds" in row else "–"
         time += f", {row['epochs']} passes" if row.get("epochs") else ""
         time += f", {row['threads']} thread" + "s" * (row["threads"] > 1) if "threads" in row else ""
         lines.append(
@@ -290,6 +297,10 @@ def _markdown(answer: dict[str, Any]) -> str:
     if not answer["complete"]:
         lines += ["", "Not all rows of the table are finished."]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.1f} min"
 
 
 def _against_the_five_gram(answer: dict[str, Any]) -> list[str]:
