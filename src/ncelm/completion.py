@@ -36,13 +36,13 @@ _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 class Question:
     """A sentence with a gap, and the words that may fill it."""
 
-    id: str
+    id: str  # empty for a sentence that stands alone
     sentence: str  # with _____ for the gap
     choices: tuple[str, ...]
 
     def blank(self, text: TextSettings) -> Blank:
         """The question in words, as a model of such text takes it."""
-        return blank(self.sentence, self.choices, text, f"question {self.id}")
+        return blank(self.sentence, self.choices, text, f"question {self.id}" if self.id else "the sentence")
 
 
 @dataclass(frozen=True)

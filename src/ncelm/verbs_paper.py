@@ -72,7 +72,7 @@ class Complete:
             found = completion.likeliest(scorer, self.questions, self.count)
         else:
             choices = tuple(choice.strip() for choice in self.choices.split(","))
-            question = completion.Question("the sentence", self.questions, choices)
+            question = completion.Question("", self.questions, choices)
             (ranking,) = completion.rank(scorer, [question], normalised=not self.unnormalised)
             found = [(choices[i], ranking.scores[i]) for i in ranking.order]
         unknown = completion.unknown_choices(scorer, [word for word, _ in found])
