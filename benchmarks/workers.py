@@ -59,10 +59,12 @@ def main() -> None:
     parser.add_argument("store", type=Path)
     parser.add_argument("--recipe", default="ptb-fast")
     parser.add_argument("--kill", action="store_true", help="a third training, of which one worker is killed")
-    parser.add_argument("options", nargs="*", help="options of `ncelm train`, after --")
-    options = parser.parse_args()
+    # by hand: argparse loses what comes after -- if an option comes before it
+    words = sys.argv[1:]
+    end = words.index("--") if "--" in words else len(words)
+    options, of_train = parser.parse_args(words[:end]), words[end + 1 :]
     TokenStore.open(options.store)
-    arguments = [str(options.store), "--recipe", options.recipe, *options.options]
+    arguments = [str(options.store), "--recipe", options.recipe, *of_train]
     answer: dict[str, Any] = {"arguments": arguments[1:], **surroundings()}
     with tempfile.TemporaryDirectory() as folder:
         say("one process, two threads")
