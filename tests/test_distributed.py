@@ -170,3 +170,7 @@ def test_changed_rows_are_found_exactly_or_at_a_glance():
     assert answer.tolist() == [0, 1, 1, 1]
     exchange_kernels.find_changed(now, former, 8, np.float32(1e-4), answer)
     assert answer.tolist() == [0, 1, 0, 0]
+    now[0, 0] = np.nan
+    for columns, tolerance in ((20, 0.0), (8, 1e-4)):
+        exchange_kernels.find_changed(now, former, columns, np.float32(tolerance), answer)
+        assert answer[0] == 1

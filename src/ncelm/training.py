@@ -453,7 +453,7 @@ class _Training:
             self.workers.hand_out(arrays)
         if self.workers.size > 1:
             self._hand_out_state()
-            every = self.config.exchange_words
+            every = self._steps_between_exchanges() * self.config.batch_size
             self.workers.watch(self.model.arrays(), self.squares, self.store.vocabulary.counts, every)
 
     def _hand_out_state(self) -> None:
@@ -672,7 +672,7 @@ class _Training:
 
     def _train_epoch(self, engine: TrainingEngine, team: Team, interrupted: threading.Event) -> None:
         state, steps = self.state, self.steps_per_epoch
-        between = max(self.config.exchange_words // self.config.batch_size, 1)  # two exchanges
+        between = self._steps_between_exchanges()
         told: deque[_Told] = deque()  # what has been told to the other workers, and not yet heard of them
         while state.step < steps:
             n = min(engine.planned, steps - state.step)
@@ -701,6 +701,9 @@ class _Training:
                 self._checkpoint()
                 if stop:
                     self._interrupted()
+
+    def _steps_between_exchanges(self) -> int:
+        return max(self.config.exchange_words // self.config.batch_size, 1)
 
     def _hear(self, told: "deque[_Told]", late: int) -> tuple[bool, bool]:
         """Add up the losses of all workers, but for the last `late` calls; does anybody want to stop, or to save?"""

@@ -38,7 +38,7 @@ class Workers(Protocol):
         """These are the parameters and Adagrad's sums of squares that `exchange` is about, after `every` words."""
 
     def exchange(self, everything: bool = False) -> None:
-        """Put together what each has learned since the last time; `everything`, or what is due."""
+        """Put together what each has learned; `everything`, until all have the same, or what is due, in passing."""
 
     @property
     def bytes_sent(self) -> int:

@@ -9,15 +9,17 @@ from ncelm.kernels import compiled
 def find_changed(now, former, columns, tolerance, answer):
     """Which rows are not what they were: now and former (rows, width); answer (rows,).
 
-    Only the first `columns` are looked at, and a change below `tolerance` times the largest of them is none.
+    Only the first `columns` are looked at, and a change below `tolerance` times the largest of them is none. What is no
+    number has changed: all must hear of it.
     """
     for row in range(now.shape[0]):
         now_row, former_row = now[row, :columns], former[row, :columns]
-        largest, change = np.float32(0.0), np.float32(0.0)
+        largest, same = np.float32(0.0), True
         for column in range(now_row.size):
             largest = max(largest, abs(now_row[column]))
-            change = max(change, abs(now_row[column] - former_row[column]))
-        answer[row] = change > tolerance * largest
+        for column in range(now_row.size):
+            same &= abs(now_row[column] - former_row[column]) <= tolerance * largest
+        answer[row] = not same
 
 
 @compiled
