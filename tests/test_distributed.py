@@ -18,7 +18,7 @@ from tests.test_training import store  # noqa: E402, F401  (a fixture)
 
 from ncelm import run, workers  # noqa: E402
 from ncelm.preparing import prepare  # noqa: E402
-from ncelm.torch import exchange_kernels  # noqa: E402
+from ncelm.torch import distributed, exchange_kernels  # noqa: E402
 from ncelm.training import train  # noqa: E402
 
 OPTIONS = {"context": 2, "dim": 8, "noise_samples": 10, "batch_size": 40, "learning_rate": 0.2, "exchange_words": 160}
@@ -125,52 +125,74 @@ def test_learned_constants_are_for_one_process(store, tmp_path):  # noqa: F811
     assert "ncelm: --constants learned goes with one process" in err
 
 
-def bfloat16(numbers):
-    """Rounded to bfloat16, by PyTorch; the bits of it."""
-    return torch.from_numpy(numbers).to(torch.bfloat16).view(torch.uint16).numpy()
+def table(values, squares):
+    rings = [distributed._Ring(np.arange(2), 1), distributed._Ring(np.arange(2, len(values)), 2)]
+    return distributed._Table(values, squares, rings)
 
 
 def test_news_are_what_was_learned_since_and_the_rest_goes_with_the_next():
-    """Two workers, in one process: both agree on the sum of what they said, and neither loses what it learned since."""
+    """Two workers in one process: neither loses what it learned, and in the end both have what both have learned."""
     random = np.random.default_rng(0)
-    shared = random.normal(size=(6, 5)).astype(np.float32)
-    rows = np.array([4, 1])
-    learned = [random.normal(size=(6, 5)).astype(np.float32) * 0.01 for _ in range(4)]
-    now, former, news = [shared + learned[i] for i in range(2)], [shared.copy(), shared.copy()], []
-    for i in range(2):
-        news.append(np.zeros((2, 5), np.uint16))
-        exchange_kernels.write_news(now[i], former[i], rows, news[i])
-        np.testing.assert_array_equal(news[i], bfloat16((now[i] - former[i])[rows]))
-        now[i] += learned[2 + i]  # while the message travels
-    said = [torch.from_numpy(some).view(torch.bfloat16) for some in news]
-    total = (said[0] + said[1]).view(torch.uint16).numpy()
-    for i in range(2):
-        exchange_kernels.take_news(now[i], former[i], rows, news[i], total, False)
-        of_all = sum(some.float().numpy() for some in said)
-        np.testing.assert_allclose(former[i][rows], shared[rows] + of_all, atol=1e-4)  # bfloat16 once more
-        others = of_all - said[i].float().numpy()
-        expected = (shared + learned[i] + learned[2 + i])[rows] + others
-        np.testing.assert_allclose(now[i][rows], expected, atol=1e-4)
-    np.testing.assert_array_equal(former[0], former[1])
-    for i in range(2):  # the last word on everything: all have the same, and nothing is left to say
-        exchange_kernels.take_news(now[i], former[i], rows, np.zeros_like(total), np.zeros_like(total), True)
-    np.testing.assert_array_equal(now[0][rows], now[1][rows])
-    untouched = [0, 2, 3, 5]
-    np.testing.assert_array_equal(former[0][untouched], shared[untouched])
+    start = random.normal(size=(6, 5)).astype(np.float32)
+    squares = np.abs(random.normal(size=(6, 5))).astype(np.float32)
+    workers = [table(start.copy(), squares.copy()) for _ in range(2)]
+    messages = [np.zeros(worker.size(worker.most), np.uint8) for worker in workers]
+    learned, grown = np.zeros_like(start), np.zeros(6, np.float32)
+    for turn in range(6):
+        told = [worker.write(message) for worker, message in zip(workers, messages, strict=True)]
+        for worker in workers:
+            if turn < 3:  # while the messages travel
+                change = random.normal(size=start.shape).astype(np.float32)
+                worker.now += change
+                worker.squares += change**2
+                learned, grown = learned + change, grown + (change**2).mean(1)
+        workers[0].take(messages[1], told[1])
+        workers[1].take(messages[0], told[0])
+        assert all(n <= 4 for n in told)  # two always, two of the other four
+    assert told == [0, 0]  # nothing is left that is worth telling
+    for worker in workers:
+        np.testing.assert_allclose(worker.now, start + learned, rtol=0.03, atol=0.03)
+        np.testing.assert_allclose(worker.squares.mean(1), squares.mean(1) + grown, rtol=1e-5)
 
 
-def test_changed_rows_are_found_exactly_or_at_a_glance():
-    former = np.ones((4, 20), np.float32)
+def test_a_change_is_told_by_a_byte_for_each_number():
+    former = np.zeros((3, 4), np.float32)
+    now = np.array([[0, 0, 0, 0], [1.27, -0.5, 0.004, 0.006], [np.inf, 0, 0, 0]], np.float32)
+    rows, scales, news = np.array([1, 0, 2], np.int32), np.ones(3, np.float32), np.zeros((3, 4), np.uint8)
+    exchange_kernels.write_news(now, former, rows, scales, news)
+    np.testing.assert_array_equal(news[:2].view(np.int8), [[127, -50, 0, 1], [0, 0, 0, 0]])
+    assert scales[:2] == pytest.approx([0.01, 0.0])
+    np.testing.assert_allclose(former[1], [1.27, -0.5, 0.0, 0.01])  # as told, not as it is
+    assert np.isnan(scales[2])
+    others, theirs = np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32)
+    exchange_kernels.take_news(others, theirs, rows, scales, news)
+    np.testing.assert_array_equal(others[:2], former[:2])
+    np.testing.assert_array_equal(theirs[:2], former[:2])
+    assert np.isnan(others[2]).all()  # all must hear of it
+
+
+def test_sums_of_squares_grow_in_proportion():
+    squares = np.array([[1.0, 3.0], [0.0, 0.0]], np.float32)
+    told = squares.mean(1)
+    rows = np.array([0, 1], np.int32)
+    exchange_kernels.take_growth(squares, told, rows, np.array([1.0, 0.5], np.float32))
+    np.testing.assert_allclose(squares, [[1.5, 4.5], [0.5, 0.5]])
+    squares[0] += 2.0  # of one's own
+    growth = np.zeros(2, np.float32)
+    exchange_kernels.write_growth(squares, told, rows, growth)
+    np.testing.assert_allclose(growth, [2.0, 0.0])
+
+
+def test_changed_rows_are_picked_in_turn():
+    former = np.ones((5, 20), np.float32)
     now = former.copy()
-    now[1] += 0.5  # learned
-    now[2] += 1e-6  # what rounding has left
-    now[3, 15] = 2.0  # beyond a glance
-    answer = np.zeros(4, np.uint8)
-    exchange_kernels.find_changed(now, former, 20, np.float32(0.0), answer)
-    assert answer.tolist() == [0, 1, 1, 1]
-    exchange_kernels.find_changed(now, former, 8, np.float32(1e-4), answer)
-    assert answer.tolist() == [0, 1, 0, 0]
+    now[[1, 2, 4]] += 0.5  # learned
+    now[3] += 1e-6  # hardly
+    ring, rows = np.arange(5, dtype=np.int32), np.zeros(2, np.int32)
+    pick = exchange_kernels.pick_changed
+    start, found = pick(now, former, ring, 0, 5, 8, np.float32(0.01), rows)
+    assert (start, found, rows.tolist()) == (3, 2, [1, 2])
+    start, found = pick(now, former, ring, start, 3, 8, np.float32(0.01), rows)
+    assert (start, found, rows[0]) == (1, 1, 4)  # after three looks: 3, 4, 0
     now[0, 0] = np.nan
-    for columns, tolerance in ((20, 0.0), (8, 1e-4)):
-        exchange_kernels.find_changed(now, former, columns, np.float32(tolerance), answer)
-        assert answer[0] == 1
+    assert pick(now, former, ring, 0, 1, 8, np.float32(0.01), rows) == (1, 1)

@@ -40,6 +40,7 @@ EngineKind = Literal["compiled", "torch"]
 
 WEIGHTS_PER_EPOCH = 20  # how often importance weights are written down, and their model looked at
 PROBED_WORDS = 2000  # so many words of the validation text show whether a model has gone astray
+EXCHANGES, LEAST_EXCHANGED = 500, 4000  # of several workers in a pass over the text; words between two of them
 
 
 @dataclass(frozen=True)
@@ -100,10 +101,10 @@ class TrainConfig:
     """A long short-term memory learns from so many words at a time; --batch-size words are several such stretches."""
     clip: float = 0.0
     """PyTorch: gradients of layers (not of word vectors) are shortened to this norm; 0 leaves them as they are."""
-    exchange_words: int = 2000
+    exchange_words: int = 0
     """Several workers: after so many words of text they tell each other what they have learned of frequent words, and
-    after eight times as many (more, if the vocabulary is large) what they have learned of all. Fewer are better for the
-    model, more for the network."""
+    after twice as many (more, if the vocabulary is large) what they have learned of all. Fewer are better for the
+    model, more for the network; 0 stands for a 500th of the text, at least 4,000."""
     spread: float = 0.1
     """Standard deviation of the word vectors at the start."""
     start_from: str = ""
@@ -141,7 +142,7 @@ class TrainConfig:
         if self.model.architecture == "lstm":
             check("unroll", self.unroll <= self.batch_size, "a number from 1 to --batch-size")
         check("warm_up", 1 <= self.warm_up <= 1_000_000_000, "a number from 1 to 10⁹")
-        check("exchange_words", 1 <= self.exchange_words <= 1_000_000_000, "a number from 1 to 10⁹")
+        check("exchange_words", 0 <= self.exchange_words <= 1_000_000_000, "a number from 0 to 10⁹")
         check("seed", 0 <= self.seed < 2**63, "a number from 0 to 2⁶³ − 1")
         for name in ("learning_rate", "spread"):
             check(name, 0 < getattr(self, name) <= 1e6, "a positive number, at most 1e6")
@@ -400,6 +401,7 @@ class _Training:
         self.metrics = run.Metrics(out / run.METRICS)
         self.model: TrainedModel
         self.last_record: dict[str, Any] = {}
+        self.untold: list[float] = []  # losses of the last calls
         self.last_weights: list[tuple[int, Weights]] = []  # of the last few minibatches, by step
 
     def _agree(self) -> None:
@@ -426,7 +428,7 @@ class _Training:
         if self.workers.size > 1:
             shapes = self.model_class.shapes(self.config.model, self.sizes.vocabulary).values()
             numbers = sum(math.prod(shape) for shape in shapes) * (2 if self.sizes.adagrad else 1)
-            needed += 2 * 4 * numbers  # what they were at the last exchange, and a message with all of them
+            needed += 4 * numbers  # as far as they have been told; messages
             needed *= workers.on_this_machine()
         remedy = "lower --dim, --batch-size or --noise-samples, or prepare the text with a smaller --vocabulary-size"
         check_memory("training", needed, remedy)
@@ -674,6 +676,7 @@ class _Training:
         state, steps = self.state, self.steps_per_epoch
         between = self._steps_between_exchanges()
         told: deque[_Told] = deque()  # what has been told to the other workers, and not yet heard of them
+        calls = 0
         while state.step < steps:
             n = min(engine.planned, steps - state.step)
             if self.workers.size > 1:
@@ -681,29 +684,40 @@ class _Training:
             began = time.perf_counter()
             rates = self._rates(state.epoch * steps + state.step + np.arange(n), steps)
             losses = engine.run(state.epoch, state.step, rates, rates * self.config.matrix_rate)
-            last = state.step + n == steps
-            due = self.workers.rank == 0 and time.monotonic() - self.last_checkpoint > self.checkpoint_seconds
-            told.append((state.step, n, self.workers.begin_total(np.array([*losses, interrupted.is_set(), due]))))
             state.step += n
+            last = state.step == steps
+            self.untold.extend(losses.tolist())
+            calls += 1
+            if last or calls % self.workers.calls_together == 0:
+                due = self.workers.rank == 0 and time.monotonic() - self.last_checkpoint > self.checkpoint_seconds
+                self._tell(told, interrupted.is_set(), due)
             if last or state.step % between == 0:
                 self.workers.exchange(everything=last)
             state.seconds += time.perf_counter() - began
             if self.config.estimator == "importance" and isinstance(engine, Engine):
                 self._note_weights(engine, losses)
-            # of several workers nobody waits for what the others have to say: it is heard one call later
+            # of several workers nobody waits for what the others have to say: it is heard when they tell the next
             stop, save = self._hear(told, 0 if last else self.workers.late)
             if self.config.estimator == "importance":
                 self._look_astray(team, n)
             self._report(None)
             if (stop or save) and not last:  # there is a checkpoint at the end of an epoch anyway
+                self._tell(told, False, False)
                 self._hear(told, 0)
                 self.workers.exchange(everything=True)
                 self._checkpoint()
                 if stop:
                     self._interrupted()
 
+    def _tell(self, told: "deque[_Told]", stop: bool, save: bool) -> None:
+        """Begin to add up over all workers the losses of the last calls; does this one want to stop, or to save?"""
+        n = len(self.untold)
+        told.append((self.state.step - n, n, self.workers.begin_total(np.array([*self.untold, stop, save]))))
+        self.untold = []
+
     def _steps_between_exchanges(self) -> int:
-        return max(self.config.exchange_words // self.config.batch_size, 1)
+        words = self.config.exchange_words or max(self.tokens // EXCHANGES, LEAST_EXCHANGED)
+        return max(words // self.config.batch_size, 1)
 
     def _hear(self, told: "deque[_Told]", late: int) -> tuple[bool, bool]:
         """Add up the losses of all workers, but for the last `late` calls; does anybody want to stop, or to save?"""

@@ -14,7 +14,8 @@ class Workers(Protocol):
 
     rank: int  # the first is 0, and it alone writes files
     size: int
-    late: int  # so many calls of training later they hear what was told in one
+    calls_together: int  # losses and wishes of so many calls of training are told together, …
+    late: int  # … and heard when so many more have been told
 
     def agree(self, facts: dict[str, str]) -> None:
         """Refuse to begin unless these are the same for all."""
@@ -48,7 +49,7 @@ class Workers(Protocol):
 class Alone:
     """One process: nobody to ask."""
 
-    rank, size, late, bytes_sent = 0, 1, 0, 0
+    rank, size, calls_together, late, bytes_sent = 0, 1, 1, 0, 0
 
     def agree(self, facts: dict[str, str]) -> None:
         """There is nobody to disagree."""

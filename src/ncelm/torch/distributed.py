@@ -1,12 +1,11 @@
 """Training by several processes, on one machine or many, under torchrun.
 
 Each worker has its own part of the text and its own copy of the model, and trains on its share of every minibatch; now
-and then they put together what they have learned. A row of a table becomes what it was the last time, plus the changes
-of all workers since, and so do Adagrad's sums of squares: as if one process had taken all their steps, only that each
-step knew nothing of the last few of the others. Rows of frequent words, which all workers change all the time, are
-exchanged often, all others rarely (as in HogBatch: Ji, Satish, Li & Dubey 2016). Changes are sent as bfloat16: of a
-small step eight binary digits are plenty, and the rest of it goes with the next. Messages travel while the next words
-are learned.
+and then each tells all others what it has learned. Changes of a row are added up, as if one process had taken all their
+steps, only that each step knew nothing of the last few of the others. Rows of frequent words, which all workers change
+all the time, are looked at often, those of rare words in turn (as in HogBatch: Ji, Satish, Li & Dubey 2016), and told
+if they have changed enough, with a byte for each number (`exchange_kernels`). Messages travel while the next words are
+learned.
 """
 
 import atexit
@@ -15,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Self
 
@@ -31,44 +30,91 @@ from ncelm.torch import exchange_kernels
 
 # Workers wait so long for each other: while the first writes a checkpoint or validates. One that died is known at once.
 PATIENCE = timedelta(minutes=30)
-FREQUENT = 256  # so many words are in every exchange …
-KNOWN = 2048  # … so many in every fourth, …
-SOMETIMES = 4
-RARELY = 8  # … and all that have changed in every eighth, or after so many words of text for each of the vocabulary:
-WORDS_FOR_EACH = 1.6  # so that what is sent for a word of text does not grow with the vocabulary
-GLANCE, UNSAID = 8, 1e-4  # a change is seen in so many numbers of a row, if it is more than this part of them
+FREQUENT = 2048  # so many words are looked at before every message, …
+RARELY = 2  # … and all in the course of so many, or of as many as are sent in
+WORDS_FOR_EACH = 0.8  # … words of text for each of the vocabulary: what is sent for a word must not grow with it
+ENOUGH = 0.005  # a row is told if it has changed by more than this part of itself,
+GLANCE = 8  # … by the look of so many of its numbers
+HASHED = 64  # weights that nobody can tell apart by frequency are told so many together
 
 
-@dataclass
+class _Ring:
+    """Rows that take turns in being told."""
+
+    def __init__(self, rows: np.ndarray, turns: int) -> None:
+        self.rows, self.places, self.start = rows.astype(np.int32), -(-rows.size // turns), 0
+
+
+class _News:
+    """A part of a message: so many rows of one parameter."""
+
+    def __init__(self, memory: np.ndarray, room: int, width: int) -> None:
+        numbers = memory[: 3 * 4 * room].view(np.int32).reshape(3, room)
+        self.rows = numbers[0]
+        self.scales, self.growth = numbers[1:].view(np.float32)
+        self.changes = memory[3 * 4 * room :][: room * width].reshape(room, width)  # signed bytes
+
+    @staticmethod
+    def size(room: int, width: int) -> int:
+        """Bytes; a multiple of 4."""
+        return 3 * 4 * room + -(-room * width // 4) * 4
+
+
 class _Table:
-    """A parameter or its sums of squares, row by row, as it is and as it was when it was exchanged last."""
+    """A parameter and its sums of squares, row by row, as they are and as far as they have been told."""
 
-    now: np.ndarray  # (rows, width)
-    frequent: np.ndarray  # rows that are exchanged every time
-    known: np.ndarray  # … and sometimes
-    former: np.ndarray = field(init=False)  # (rows, width)
+    def __init__(self, now: np.ndarray, squares: np.ndarray, rings: list[_Ring]) -> None:
+        self.now = now  # (rows, width)
+        self.former = now.copy()  # the start, and all changes that have been told by anybody
+        self.squares = squares.reshape(now.shape) if squares.size else None  # for SGD there are none
+        self.told = np.zeros(len(now), np.float32) if self.squares is None else self.squares.mean(1)  # their means
+        self.rings = [ring for ring in rings if ring.rows.size]
+        self.room = self.most = sum(ring.places for ring in self.rings)  # rows in a message
 
-    def __post_init__(self) -> None:
-        self.former = self.now.copy()
+    def size(self, room: int) -> int:
+        """Bytes of a message about so many rows."""
+        return _News.size(room, self.now.shape[1])
+
+    def write(self, memory: np.ndarray) -> int:
+        """Tell what has changed, as far as there is room: so many rows."""
+        news, told = _News(memory, self.room, self.now.shape[1]), 0
+        for ring in self.rings:
+            rows = news.rows[told : told + ring.places]
+            ring.start, found = exchange_kernels.pick_changed(
+                self.now, self.former, ring.rows, ring.start, ring.places, GLANCE, np.float32(ENOUGH), rows
+            )
+            told += found
+        rows = news.rows[:told]
+        exchange_kernels.write_news(self.now, self.former, rows, news.scales, news.changes)
+        if self.squares is not None:
+            exchange_kernels.write_growth(self.squares, self.told, rows, news.growth)
+        return told
+
+    def take(self, memory: np.ndarray, told: int) -> None:
+        """Add what another worker has told."""
+        news = _News(memory, self.room, self.now.shape[1])
+        rows = news.rows[:told]
+        exchange_kernels.take_news(self.now, self.former, rows, news.scales, news.changes)
+        if self.squares is not None:
+            exchange_kernels.take_growth(self.squares, self.told, rows, news.growth)
 
 
-@dataclass(frozen=True)
-class _Message:
-    """What was sent off, and may have come back with what the others have to say."""
-
-    due: list[tuple[_Table, np.ndarray]]  # tables, and which of their rows it is about
-    news: np.ndarray  # one's own, (numbers,) uint16: the bits of bfloat16
-    come: np.ndarray  # the sum of everybody's, when it has come
-    wait: Callable[[], None]
-
-
-def _parts(numbers: np.ndarray, due: list[tuple[_Table, np.ndarray]]) -> Iterator[np.ndarray]:
-    """A message table by table, each (rows, width)."""
-    first = 0
-    for table, rows in due:
-        last = first + rows.size * table.now.shape[1]
-        yield numbers[first:last].reshape(rows.size, table.now.shape[1])
-        first = last
+def _table(name: str, values: np.ndarray, squares: np.ndarray, by_frequency: np.ndarray, rarely: int) -> _Table:
+    """Row by row, and how often each is told."""
+    if name in ("target_vectors", "biases", "context_vectors"):
+        now = values.reshape(len(values), -1)
+        others = np.arange(by_frequency.size, len(values))  # the out-of-sentence word is beside every sentence
+        rings = [
+            _Ring(np.concatenate([others, by_frequency[:FREQUENT]]), 1),
+            _Ring(by_frequency[FREQUENT:], rarely),
+        ]
+    elif name == "weights":  # hashed: nobody knows which are frequent
+        now = values.reshape(-1, HASHED if values.size % HASHED == 0 else 1)
+        rings = [_Ring(np.arange(len(now)), rarely)]
+    else:  # matrices and layers: all of them serve every word
+        now = values.reshape(-1, values.shape[-1])
+        rings = [_Ring(np.arange(len(now)), 1)]
+    return _Table(now, squares, rings)
 
 
 @contextmanager
@@ -110,14 +156,13 @@ def _meeting(store: Store, rank: int, size: int) -> str:
 class Group:
     """Workers that torchrun has started."""
 
-    late = 1
+    calls_together, late = 8, 1
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.bytes_sent = rank, size, 0
-        self._tables: list[list[_Table]] = []  # of each parameter: itself, and its sums of squares if there are any
-        self._exchanges, self._rarely, self._numbers = 0, RARELY, np.zeros((2, 0), np.uint16)
-        self._sent: _Message | None = None  # the last exchange, if it is still on its way
-        self._changed: Callable[[], np.ndarray] | None = None  # the answer to which rows have changed
+        self._tables: list[_Table] = []
+        self._mine, self._all = np.zeros(0, np.uint8), np.zeros(0, np.uint8)  # room for the largest messages
+        self._arrived: Callable[[], None] | None = None  # waits for what is on its way, if anything is
 
     @classmethod
     def join(cls) -> Self:
@@ -179,106 +224,91 @@ class Group:
             if array.size:
                 with _all_alive():
                     dist.broadcast(torch.from_numpy(array), 0)
+                self.bytes_sent += array.nbytes
 
     # -- what was learned ---------------------------------------------------------------------------------------------
 
     def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray, every: int) -> None:
         """These are the parameters and Adagrad's sums of squares that `exchange` is about, after `every` words."""
-        self._rarely = max(RARELY, round(WORDS_FOR_EACH * counts.size / every))
+        rarely = max(RARELY, round(WORDS_FOR_EACH * counts.size / every))
         by_frequency = np.argsort(-counts, kind="stable")
-        self._tables = []
-        for name, array in values.items():
-            frequent = known = np.arange(len(array))  # matrices and layers: all of them serve every word
-            if name in ("target_vectors", "biases", "context_vectors"):
-                frequent, known = by_frequency[:FREQUENT], by_frequency[:KNOWN]
-            if name == "context_vectors":  # the out-of-sentence word is beside every sentence
-                frequent, known = np.append(frequent, counts.size), np.append(known, counts.size)
-            if name == "weights":
-                frequent = known = np.zeros(0, np.int64)  # hashed: nobody knows which are
-            now = [array.reshape(len(array), -1)]
-            if sums[name].size:  # for SGD there are none
-                now.append(sums[name].reshape(now[0].shape))
-            self._tables.append([_Table(some, frequent, known) for some in now])
-        all_tables = [table for tables in self._tables for table in tables]
-        # room for the largest message, mine and everybody's: fresh memory for each would cost as much as filling it
-        self._numbers = np.zeros((2, sum(table.now.size for table in all_tables)), np.uint16)
-        nothing = np.zeros(0, np.int64)
-        for table in all_tables:  # compile before anything is timed
-            news = np.zeros((0, table.now.shape[1]), np.uint16)
-            exchange_kernels.write_news(table.now, table.former, nothing, news)
-            exchange_kernels.take_news(table.now, table.former, nothing, news, news, False)
-            exchange_kernels.find_changed(table.now[:0], table.former[:0], 0, np.float32(0.0), np.zeros(0, np.uint8))
+        self._tables = [_table(name, array, sums[name], by_frequency, rarely) for name, array in values.items()]
+        largest = 4 * len(self._tables) + sum(table.size(table.most) for table in self._tables)
+        self._mine, self._all = np.zeros(largest, np.uint8), np.zeros(self.size * largest, np.uint8)
+        for table in self._tables:  # compile before anything is timed
+            table.take(self._mine, table.write(self._mine))
 
     def exchange(self, everything: bool = False) -> None:
-        """Put together what each has learned; `everything`, until all have the same, or what is due, in passing.
+        """Tell the others what this worker has learned, and take in what they have told; or all have the same after it.
 
-        What is due is only sent off, and what was sent the last time is taken in: nobody waits for a message that can
+        What is told is only sent off, and what was sent the last time is taken in: nobody waits for a message that can
         travel while the next words are learned.
         """
         self._take_in()
-        self._exchanges += 1
         if everything:
-            self._send(self._changed_rows(self._begin_changed_rows(exactly=True)))
-            self._take_in(settle=True)
-            self._changed = None
+            self._settle()
             return
-        if self._exchanges % self._rarely == 0 and self._changed:
-            self._send(self._changed_rows(self._changed))
-        elif self._exchanges % SOMETIMES == 0:
-            self._send([values.known for values, *_ in self._tables])
-        else:
-            self._send([values.frequent for values, *_ in self._tables])
-        # which rows the next exchange will have to be about is asked now: what changes meanwhile has time
-        self._changed = self._begin_changed_rows() if (self._exchanges + 1) % self._rarely == 0 else None
+        told, *parts = self._parts(self._mine)
+        for i, (table, part) in enumerate(zip(self._tables, parts, strict=True)):
+            told.view(np.int32)[i] = table.write(part)
+        size = self._message_size
+        mine, all_of_us = torch.from_numpy(self._mine[:size]), torch.from_numpy(self._all[: self.size * size])
+        with _all_alive():
+            work = dist.all_gather_single(all_of_us, mine, async_op=True)
+        self.bytes_sent += size * (self.size - 1)
+        self._arrived = _waiting(work)
 
-    def _send(self, rows: list[np.ndarray]) -> None:
-        """Begin to tell the others by how much these rows of each parameter, and their sums, have changed."""
-        due = [(table, some) for tables, some in zip(self._tables, rows, strict=True) for table in tables]
-        size = sum(some.size * table.now.shape[1] for table, some in due)
-        news, come = self._numbers[:, :size]  # one message: many small ones would mostly wait
-        for (table, some), part in zip(due, _parts(news, due), strict=True):
-            exchange_kernels.write_news(table.now, table.former, some, part)
-        come[:] = news
-        wait = self._begin_all_reduce(torch.from_numpy(come).view(torch.bfloat16), dist.ReduceOp.SUM)
-        self._sent = _Message(due, news, come, wait)
+    @property
+    def _message_size(self) -> int:
+        """Bytes, the same for all workers: how many rows of each parameter are told, and the rows."""
+        return 4 * len(self._tables) + sum(table.size(table.room) for table in self._tables)
 
-    def _take_in(self, settle: bool = False) -> None:
-        """Wait for what was sent last, if anything was, and add the changes of the others.
+    def _parts(self, message: np.ndarray) -> list[np.ndarray]:
+        sizes = [4 * len(self._tables), *(table.size(table.room) for table in self._tables)]
+        return np.split(message, np.cumsum(sizes))[:-1]
 
-        What rounding has left unsaid of one's own changes is kept for the next time, or forgotten to `settle`.
-        """
-        if self._sent:
-            message, self._sent = self._sent, None
-            message.wait()
-            both = (_parts(numbers, message.due) for numbers in (message.news, message.come))
-            for (table, some), mine, all_of_us in zip(message.due, *both, strict=True):
-                exchange_kernels.take_news(table.now, table.former, some, mine, all_of_us, settle)
+    def _take_in(self) -> None:
+        """Wait for what was sent last, if anything was, and add the changes of the others."""
+        if self._arrived is None:
+            return
+        self._arrived()
+        self._arrived = None
+        size, most_told = self._message_size, np.zeros(len(self._tables), np.int64)
+        for rank in range(self.size):
+            numbers, *parts = self._parts(self._all[rank * size : (rank + 1) * size])
+            told = numbers.view(np.int32)
+            most_told = np.maximum(most_told, told)
+            if rank != self.rank:
+                for table, part, n in zip(self._tables, parts, told, strict=True):
+                    table.take(part, n)
+        for table, n in zip(self._tables, most_told.tolist(), strict=True):  # room for some more the next time
+            table.room = min(n + n // 4 + 16, table.most)
 
-    def _begin_changed_rows(self, exactly: bool = False) -> Callable[[], np.ndarray]:
-        """Begin to ask which rows any worker has changed, one parameter after another.
+    def _settle(self) -> None:
+        """The first worker hears all that has not been told yet, to the last digit; then all get what it has."""
+        for table in self._tables:
+            untold = table.now - table.former
+            self._reduce_to_first(untold)
+            if self.rank == 0:
+                np.add(table.former, untold, out=table.now)
+            arrays = {"now": table.now}
+            if table.squares is not None:
+                growth = mine = table.squares.mean(1) - table.told
+                self._reduce_to_first(growth := mine.copy())
+                if self.rank == 0:
+                    rows = np.arange(len(growth), dtype=np.int32)
+                    exchange_kernels.take_growth(table.squares, table.told, rows, growth - mine)
+                arrays["squares"] = table.squares
+            self.hand_out(arrays)
+            table.former[:] = table.now
+            if table.squares is not None:
+                table.told[:] = table.squares.mean(1)
 
-        Unless `exactly`, a glance at each will do: a row that was learned is another in every number, and what rounding
-        has left unsaid of it can wait until there is more to say.
-        """
-        changed = np.zeros(sum(len(values.now) for values, *_ in self._tables), np.uint8)
-        for (values, *_), answer in zip(self._tables, self._by_parameter(changed), strict=True):
-            columns, tolerance = (values.now.shape[1], 0.0) if exactly else (GLANCE, UNSAID)
-            exchange_kernels.find_changed(values.now, values.former, columns, np.float32(tolerance), answer)
-        wait = self._begin_all_reduce(torch.from_numpy(changed), dist.ReduceOp.MAX)
-
-        def arrived() -> np.ndarray:
-            wait()
-            return changed
-
-        return arrived
-
-    def _changed_rows(self, arrived: Callable[[], np.ndarray]) -> list[np.ndarray]:
-        """The answer: rows of each parameter."""
-        return [np.flatnonzero(answer) for answer in self._by_parameter(arrived())]
-
-    def _by_parameter(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Numbers of all rows of all parameters, those of each parameter apart."""
-        return np.split(rows, np.cumsum([len(values.now) for values, *_ in self._tables])[:-1])
+    def _reduce_to_first(self, array: np.ndarray) -> None:
+        """The first worker's becomes the sum of all workers'; of the others' nothing is known then."""
+        with _all_alive():
+            dist.reduce(torch.from_numpy(array), 0)
+        self.bytes_sent += array.nbytes
 
     def _begin_all_reduce(self, tensor: torch.Tensor, how: Any) -> Callable[[], None]:
         """Begin to replace a tensor by the sum (or whatever) of all workers'; what is returned waits for the end."""
@@ -288,9 +318,14 @@ class Group:
             work = dist.all_reduce(tensor, how, async_op=True)
         # a ring: each worker sends all but its own share twice
         self.bytes_sent += 2 * tensor.nbytes * (self.size - 1) // self.size
+        return _waiting(work)
 
-        def wait() -> None:
-            with _all_alive():
-                work.wait()
 
-        return wait
+def _waiting(work: Any) -> Callable[[], None]:
+    """Waits until this work of PyTorch's is done."""
+
+    def wait() -> None:
+        with _all_alive():
+            work.wait()
+
+    return wait
