@@ -1,15 +1,17 @@
 """One process with two threads beside two processes under torchrun: quality, words/s, bytes sent.
 
-    python benchmarks/workers.py STORE [--recipe NAME] [--kill] [-- OPTIONS OF TRAIN …]
+    python benchmarks/workers.py STORE [--recipe NAME] [--rounds 5] [--kill] [-- OPTIONS OF TRAIN …]
 
-Both train the same model on the same store, each in turn, with the whole machine to itself. With --kill there is a
-third training, in which one of two workers is killed in the middle; torchrun starts them again. Prints JSON.
+Both train the same model on the same store, in turns, with the whole machine to themselves; speeds are the medians of
+all rounds, and so is their ratio, taken within each round. With --kill there is one more training, in which one of two
+workers is killed in the middle; torchrun starts them again. Prints JSON.
 """
 
 import argparse
 import json
 import os
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,6 +23,7 @@ from common import say
 from ncelm.corpus import TokenStore
 from ncelm.machine import surroundings
 
+LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")  # what this machine has said to itself, headers and all
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]
 
 
@@ -53,12 +56,18 @@ def trained(python: list[str], arguments: list[str], out: Path, kill_after: floa
     }
 
 
+def on_the_wire() -> int:
+    """Bytes that processes of this machine have sent each other, as the kernel counts them."""
+    return int(LOOPBACK.read_text()) if LOOPBACK.exists() else 0
+
+
 def main() -> None:
-    """Train twice or three times, print what came of it."""
+    """Train in turns, print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store", type=Path)
     parser.add_argument("--recipe", default="ptb-fast")
-    parser.add_argument("--kill", action="store_true", help="a third training, of which one worker is killed")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each is trained (default: 5)")
+    parser.add_argument("--kill", action="store_true", help="one more training, of which one worker is killed")
     # by hand: argparse loses what comes after -- if an option comes before it
     words = sys.argv[1:]
     end = words.index("--") if "--" in words else len(words)
@@ -66,11 +75,17 @@ def main() -> None:
     TokenStore.open(options.store)
     arguments = [str(options.store), "--recipe", options.recipe, *of_train]
     answer: dict[str, Any] = {"arguments": arguments[1:], **surroundings()}
+    rounds: list[tuple[float, float]] = []  # words/s
     with tempfile.TemporaryDirectory() as folder:
-        say("one process, two threads")
-        answer["threads"] = one = trained([], [*arguments, "--threads", "2"], Path(folder, "one"))
-        say("two processes")
-        answer["processes"] = two = trained(TORCHRUN, [*arguments, "--threads", "1"], Path(folder, "two"))
+        for i in range(options.rounds):
+            say(f"round {i + 1}: one process, two threads")
+            answer["threads"] = one = trained([], [*arguments, "--threads", "2"], Path(folder, f"one-{i}"))
+            say(f"round {i + 1}: two processes")
+            before = on_the_wire()
+            answer["processes"] = two = trained(TORCHRUN, [*arguments, "--threads", "1"], Path(folder, f"two-{i}"))
+            wire = (on_the_wire() - before) / 2  # half of it by each worker, torchrun's own few notes included
+            two["wire_bytes_per_word"] = wire / (two["words_per_second"] * two["seconds"])
+            rounds.append((one["words_per_second"], two["words_per_second"]))
         if options.kill:
             say("two processes, one of which is killed")
             often = [*arguments, "--threads", "1", "--checkpoint-minutes", "0.05"]
@@ -78,7 +93,9 @@ def main() -> None:
             answer["killed"] = trained(TORCHRUN, often, Path(folder, "killed"), half)
             answer["killed"]["perplexity_ratio"] = answer["killed"]["test_perplexity"] / one["test_perplexity"]
     answer["perplexity_ratio"] = two["test_perplexity"] / one["test_perplexity"]
-    answer["speed_ratio"] = two["words_per_second"] / one["words_per_second"]
+    answer["rounds"] = rounds
+    one["words_per_second"], two["words_per_second"] = map(statistics.median, zip(*rounds, strict=True))
+    answer["speed_ratio"] = statistics.median(b / a for a, b in rounds)
     print(json.dumps(answer, indent=1))
 
 

@@ -32,7 +32,7 @@ def stores(tmp_path_factory):
     }
 
 
-def engine_for(store, config, team, workers=1):
+def engine_for(store, config, team):
     random = np.random.default_rng(2)
     noise = noise_of(store, config.noise, config.noise_power, config.bigram_smoothing)
     unigram = Noise.from_counts(store.vocabulary.counts)
@@ -56,7 +56,7 @@ def engine_for(store, config, team, workers=1):
         )
     engine = Engine(
         model, parameters, noise, store, sizes, config.method, config.seed, config.penalty, team, constants, numbers,
-        config.prior, workers,
+        config.prior,
     )  # fmt: skip
     return engine, model, squares, noise
 
@@ -351,18 +351,3 @@ def test_a_prior_is_shared_out_over_the_minibatches_that_touch_a_word(stores, op
                     taken[1][touched] += targets[touched] / 3
     for each in (taken[0][:-1], taken[1]):
         assert each[stores["stream"].vocabulary.counts > 0].mean() == pytest.approx(1.0, abs=0.1)
-
-
-def test_several_workers_together_pull_a_word_as_much_as_one(stores):
-    """With half of each minibatch each, two touch a frequent word twice as often as one, a rare one as often."""
-    config = TrainConfig(batch_size=40, penalty=0.5).with_changes(context=2, dim=3)
-    with Team(1) as team:
-        one, _, _, _ = engine_for(stores["sentence"], config, team)
-        two, _, _, _ = engine_for(stores["sentence"], config.with_changes(batch_size=20), team, workers=2)
-    np.testing.assert_allclose(one.penalties.contexts, 0.5)
-    assert two.penalties.matrices == pytest.approx(0.25)
-    assert two.penalties.contexts[-1] == pytest.approx(0.25)  # what is outside is in every minibatch
-    tokens = one.corpus.ids.size
-    frequency = stores["sentence"].vocabulary.counts[5] / tokens
-    expected = 0.5 * (1 - (1 - frequency) ** 80) / (2 * (1 - (1 - frequency) ** 40))
-    assert two.penalties.contexts[5] == pytest.approx(expected, rel=1e-5)

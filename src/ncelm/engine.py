@@ -1,6 +1,6 @@
 """The workbench of training: the buffers that the compiled kernels share, and one call to run many minibatches."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -144,19 +144,14 @@ class Engine:
         constants: kernels.Constants = NO_CONSTANTS,
         context_numbers: np.ndarray = NO_NUMBERS,
         prior: float = 0.0,
-        workers: int = 1,
     ) -> None:
         self.sizes, self.method, self.seed, self.team = sizes, method, seed, team
         self.corpus = corpus_view(store.split("train"), store, model.config.context, context_numbers)
         self.parameters, self.squares, self.constants = model.parameters(), squares, constants
         self.noise = noise.table(sizes.shared_samples or max(sizes.samples - 1, 1))
         touches = _touches(store.vocabulary.counts, noise.probabilities, sizes)
-        # several workers, each with its part of a minibatch, touch a frequent word several times as often as one
-        whole = _touches(store.vocabulary.counts, noise.probabilities, replace(sizes, batch=sizes.batch * workers))
-        contexts, targets = (
-            ((penalty * of_one + prior) / each).astype(np.float32) for each, of_one in zip(touches, whole, strict=True)
-        )
-        self.penalties = kernels.Penalties(np.float32(penalty / workers), contexts, targets)
+        contexts, targets = ((penalty + prior / each).astype(np.float32) for each in touches)
+        self.penalties = kernels.Penalties(np.float32(penalty), contexts, targets)
         self.plan, self.work = _plan(sizes), _work(sizes)
         self.kernel: Any = kernels.sampled_steps
         if sizes.exact or sizes.shared_samples:

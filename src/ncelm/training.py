@@ -40,7 +40,7 @@ EngineKind = Literal["compiled", "torch"]
 
 WEIGHTS_PER_EPOCH = 20  # how often importance weights are written down, and their model looked at
 PROBED_WORDS = 2000  # so many words of the validation text show whether a model has gone astray
-EXCHANGES, LEAST_EXCHANGED = 500, 4000  # of several workers in a pass over the text; words between two of them
+EXCHANGES, LEAST_EXCHANGED = 500, 10_000  # of several workers in a pass over the text; words between two of them
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class TrainConfig:
     exchange_words: int = 0
     """Several workers: after so many words of text they tell each other what they have learned of frequent words, and
     after twice as many (more, if the vocabulary is large) what they have learned of all. Fewer are better for the
-    model, more for the network; 0 stands for a 500th of the text, at least 4,000."""
+    model, more for the network; 0 stands for a 500th of the text, at least 10,000."""
     spread: float = 0.1
     """Standard deviation of the word vectors at the start."""
     start_from: str = ""
@@ -413,15 +413,11 @@ class _Training:
         self.workers.agree({"ncelm": version, "token store": self.store.fingerprint, "set of options": options_text})
 
     def _own_config(self) -> TrainConfig:
-        """A worker's part of each minibatch, and random numbers of its own."""
+        """A worker's minibatches are as large as those of one process, every `size`-th of them its own; its random
+        numbers are other ones.
+        """
         size = self.workers.size
-        if size == 1:
-            return self.config
-        part = -(-self.config.batch_size // size)
-        unroll = min(self.config.unroll, part)
-        seed = (self.config.seed * size + self.workers.rank) % 2**63
-        # a part of a minibatch has a part of its gradient
-        return replace(self.config, batch_size=part, unroll=unroll, seed=seed, clip=self.config.clip / size)
+        return replace(self.config, seed=(self.config.seed * size + self.workers.rank) % 2**63)
 
     def _check_memory(self) -> None:
         needed = self.own_config.memory_bytes(self.sizes.vocabulary, self.own_store.split("train").tokens)
@@ -455,7 +451,7 @@ class _Training:
             self.workers.hand_out(arrays)
         if self.workers.size > 1:
             self._hand_out_state()
-            every = self._steps_between_exchanges() * self.config.batch_size
+            every = self._steps_between_exchanges() * self._step_words
             self.workers.watch(self.model.arrays(), self.squares, self.store.vocabulary.counts, every)
 
     def _hand_out_state(self) -> None:
@@ -651,7 +647,6 @@ class _Training:
             self.constants,
             self.context_numbers,
             self.config.prior,
-            self.workers.size,
         )
 
     def _last_record(self) -> dict[str, Any]:
@@ -717,7 +712,12 @@ class _Training:
 
     def _steps_between_exchanges(self) -> int:
         words = self.config.exchange_words or max(self.tokens // EXCHANGES, LEAST_EXCHANGED)
-        return max(words // self.config.batch_size, 1)
+        return max(words // self._step_words, 1)
+
+    @property
+    def _step_words(self) -> int:
+        """Words of text in a minibatch of each worker."""
+        return self.config.batch_size * self.workers.size
 
     def _hear(self, told: "deque[_Told]", late: int) -> tuple[bool, bool]:
         """Add up the losses of all workers, but for the last `late` calls; does anybody want to stop, or to save?"""
@@ -921,7 +921,7 @@ class _Training:
         if self.progress is None:
             return
         state = self.state
-        words = self.tokens if record else min(state.step * self.config.batch_size, self.tokens)
+        words = self.tokens if record else min(state.step * self._step_words, self.tokens)
         seconds = state.seconds - state.seconds_at_epoch
         self.progress(
             Progress(

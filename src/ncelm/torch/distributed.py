@@ -1,11 +1,10 @@
 """Training by several processes, on one machine or many, under torchrun.
 
-Each worker has its own part of the text and its own copy of the model, and trains on its share of every minibatch; now
-and then each tells all others what it has learned. Changes of a row are added up, as if one process had taken all their
-steps, only that each step knew nothing of the last few of the others. Rows of frequent words, which all workers change
-all the time, are looked at often, those of rare words in turn (as in HogBatch: Ji, Satish, Li & Dubey 2016), and told
-if they have changed enough, with a byte for each number (`exchange_kernels`). Messages travel while the next words are
-learned.
+Each worker has its own part of the text and its own copy of the model; now and then each tells all others what it has
+learned. Changes of a row are added up, as if one process had taken all their steps, only that each step knew nothing of
+the last few of the others. Rows of frequent words, which all workers change all the time, are looked at often, those of
+rare words in turn (as in HogBatch: Ji, Satish, Li & Dubey 2016), and told if they have changed enough, with a byte for
+each number (`exchange_kernels`).
 """
 
 import atexit
@@ -33,7 +32,7 @@ PATIENCE = timedelta(minutes=30)
 FREQUENT = 2048  # so many words are looked at before every message, …
 RARELY = 2  # … and all in the course of so many, or of as many as are sent in
 WORDS_FOR_EACH = 0.8  # … words of text for each of the vocabulary: what is sent for a word must not grow with it
-ENOUGH = 0.005  # a row is told if it has changed by more than this part of itself,
+ENOUGH = 0.01  # a row is told if it has changed by more than this part of itself,
 GLANCE = 8  # … by the look of so many of its numbers
 HASHED = 64  # weights that nobody can tell apart by frequency are told so many together
 
@@ -162,7 +161,6 @@ class Group:
         self.rank, self.size, self.bytes_sent = rank, size, 0
         self._tables: list[_Table] = []
         self._mine, self._all = np.zeros(0, np.uint8), np.zeros(0, np.uint8)  # room for the largest messages
-        self._arrived: Callable[[], None] | None = None  # waits for what is on its way, if anything is
 
     @classmethod
     def join(cls) -> Self:
@@ -239,12 +237,7 @@ class Group:
             table.take(self._mine, table.write(self._mine))
 
     def exchange(self, everything: bool = False) -> None:
-        """Tell the others what this worker has learned, and take in what they have told; or all have the same after it.
-
-        What is told is only sent off, and what was sent the last time is taken in: nobody waits for a message that can
-        travel while the next words are learned.
-        """
-        self._take_in()
+        """Tell the others what this worker has learned, and take in what they have; `everything`, until all agree."""
         if everything:
             self._settle()
             return
@@ -254,9 +247,9 @@ class Group:
         size = self._message_size
         mine, all_of_us = torch.from_numpy(self._mine[:size]), torch.from_numpy(self._all[: self.size * size])
         with _all_alive():
-            work = dist.all_gather_single(all_of_us, mine, async_op=True)
+            dist.all_gather_single(all_of_us, mine)
         self.bytes_sent += size * (self.size - 1)
-        self._arrived = _waiting(work)
+        self._take_in(size)
 
     @property
     def _message_size(self) -> int:
@@ -267,13 +260,9 @@ class Group:
         sizes = [4 * len(self._tables), *(table.size(table.room) for table in self._tables)]
         return np.split(message, np.cumsum(sizes))[:-1]
 
-    def _take_in(self) -> None:
-        """Wait for what was sent last, if anything was, and add the changes of the others."""
-        if self._arrived is None:
-            return
-        self._arrived()
-        self._arrived = None
-        size, most_told = self._message_size, np.zeros(len(self._tables), np.int64)
+    def _take_in(self, size: int) -> None:
+        """Add the changes of the others, from messages of so many bytes."""
+        most_told = np.zeros(len(self._tables), np.int64)
         for rank in range(self.size):
             numbers, *parts = self._parts(self._all[rank * size : (rank + 1) * size])
             told = numbers.view(np.int32)
@@ -293,8 +282,9 @@ class Group:
                 np.add(table.former, untold, out=table.now)
             arrays = {"now": table.now}
             if table.squares is not None:
-                growth = mine = table.squares.mean(1) - table.told
-                self._reduce_to_first(growth := mine.copy())
+                mine = table.squares.mean(1) - table.told
+                growth = mine.copy()
+                self._reduce_to_first(growth)
                 if self.rank == 0:
                     rows = np.arange(len(growth), dtype=np.int32)
                     exchange_kernels.take_growth(table.squares, table.told, rows, growth - mine)
