@@ -37,6 +37,7 @@ from ncelm.threads import Team
 from ncelm.training import TrainConfig
 
 TABLES_MB = (4, 40, 400)
+AT_ONCE = 24  # rows, about as many as an example has words
 
 
 # -- bare pieces of work -----------------------------------------------------------------------------------------------
@@ -47,7 +48,13 @@ piece = njit(fastmath=True, nogil=True, error_model="numpy")
 @piece
 def read_rows(table, rows, vector, dots):
     """The least that can be done with rows: a dot product with each, eight side by side, as fast as we know how to."""
-    kernels._score_rows(vector, table, rows, dots)
+    if table.size <= kernels.IN_CACHE:
+        kernels._score_rows(vector, table, rows, dots)
+        return
+    for first in range(0, rows.size, AT_ONCE):  # those to come are asked for while these are multiplied
+        for r in range(min(first + AT_ONCE, rows.size), min(first + 2 * AT_ONCE, rows.size)):
+            kernels._fetch(table, np.int64(rows[r]))
+        kernels._score_rows(vector, table, rows[first : first + AT_ONCE], dots[first : first + AT_ONCE])
 
 
 @piece
@@ -294,7 +301,11 @@ def our_phases(engine: Engine, clock: Clock) -> dict[str, float]:
 
 
 def least_phases(engine: Engine, clock: Clock) -> dict[str, float]:
-    """The least that each phase must do, piece by piece, on the rows of the same minibatch."""
+    """The least that each phase must do, piece by piece, on the rows of the same minibatch.
+
+    Rows of the tables are read for the first time as they are in training, one minibatch after another, from wherever
+    they have stayed since they were used last; in later phases they are at hand.
+    """
     plan, theta, work = engine.plan, engine.parameters, engine.work
     (c, d), batch = theta.matrices.shape[:2], engine.sizes.batch
     vector = np.random.default_rng(0).standard_normal(d, np.float32)
@@ -308,9 +319,14 @@ def least_phases(engine: Engine, clock: Clock) -> dict[str, float]:
     counts, out = np.zeros(len(theta.context_vectors), np.int64), np.empty(1024, np.int64)
     scores, results = np.zeros(words.size, np.float32), np.empty(words.size, np.float32)
 
-    def rows(table: np.ndarray, which: np.ndarray) -> float:
-        which, dots = which.astype(np.int32), np.empty(which.size, np.float32)
-        return clock.best(lambda: read_rows(table, which, vector, dots))
+    def rows(table: np.ndarray, *which: np.ndarray) -> float:
+        """Of one minibatch; those of several are read in turn."""
+        in_turn, dots = [each.astype(np.int32) for each in which], np.empty(which[0].size, np.float32)
+        return clock.best(lambda: [read_rows(table, each, vector, dots) for each in in_turn]) / len(in_turn)
+
+    def of_all(planned: np.ndarray) -> list[np.ndarray]:
+        """What was planned for each minibatch, in a row."""
+        return [planned[m].ravel() for m in range(len(planned)) if plan.sizes[m] == batch]
 
     nothing = np.zeros_like(vector)
 
@@ -332,13 +348,13 @@ def least_phases(engine: Engine, clock: Clock) -> dict[str, float]:
     from_contexts = (
         rows(work.projected.reshape(-1, d), plan.position_slots[0].ravel())
         if full
-        else rows(theta.context_vectors, contexts)
+        else rows(theta.context_vectors, *of_all(plan.contexts))
     )
     return {
         "plan": plan_least,
         "project": products + (rows(theta.context_vectors, projected) if full else 0.0),
         "score and weigh": from_contexts
-        + rows(theta.target_vectors, words)
+        + rows(theta.target_vectors, *of_all(plan.words))
         # its share of dJ/dq̂: as many products and sums again, but a row that has been read is at hand
         + rows(work.predicted, np.repeat(np.arange(batch), words.size // batch))
         + clock.best(lambda: sigmoids(scores, results)),
