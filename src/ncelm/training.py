@@ -40,7 +40,8 @@ EngineKind = Literal["compiled", "torch"]
 
 WEIGHTS_PER_EPOCH = 20  # how often importance weights are written down, and their model looked at
 PROBED_WORDS = 2000  # so many words of the validation text show whether a model has gone astray
-EXCHANGES, LEAST_EXCHANGED = 500, 10_000  # of several workers in a pass over the text; words between two of them
+# several workers: exchanges in a pass over the text; fewer will do for a small one, if so many words come between two
+EXCHANGES, FEWEST_EXCHANGES, EXCHANGE_WORDS = 500, 90, 10_000
 
 
 @dataclass(frozen=True)
@@ -104,7 +105,7 @@ class TrainConfig:
     exchange_words: int = 0
     """Several workers: after so many words of text they tell each other what they have learned of frequent words, and
     after twice as many (more, if the vocabulary is large) what they have learned of all. Fewer are better for the
-    model, more for the network; 0 stands for a 500th of the text, at least 10,000."""
+    model, more for the network; 0 stands for a 500th of the text, but 10,000, or a 90th, of a small one."""
     spread: float = 0.1
     """Standard deviation of the word vectors at the start."""
     start_from: str = ""
@@ -423,8 +424,8 @@ class _Training:
         needed = self.own_config.memory_bytes(self.sizes.vocabulary, self.own_store.split("train").tokens)
         if self.workers.size > 1:
             shapes = self.model_class.shapes(self.config.model, self.sizes.vocabulary).values()
-            numbers = sum(math.prod(shape) for shape in shapes) * (2 if self.sizes.adagrad else 1)
-            needed += 4 * numbers  # as far as they have been told; messages
+            # as far as they have been told, what has not been, and messages, a byte for each number
+            needed += sum(math.prod(shape) for shape in shapes) * (4 + 4 + 1 + self.workers.size)
             needed *= workers.on_this_machine()
         remedy = "lower --dim, --batch-size or --noise-samples, or prepare the text with a smaller --vocabulary-size"
         check_memory("training", needed, remedy)
@@ -711,7 +712,8 @@ class _Training:
         self.untold = []
 
     def _steps_between_exchanges(self) -> int:
-        words = self.config.exchange_words or max(self.tokens // EXCHANGES, LEAST_EXCHANGED)
+        few = min(EXCHANGE_WORDS, self.tokens // FEWEST_EXCHANGES)
+        words = self.config.exchange_words or max(self.tokens // EXCHANGES, few)
         return max(words // self._step_words, 1)
 
     @property

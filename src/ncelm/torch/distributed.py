@@ -296,9 +296,10 @@ class Group:
 
     def _reduce_to_first(self, array: np.ndarray) -> None:
         """The first worker's becomes the sum of all workers'; of the others' nothing is known then."""
-        with _all_alive():
-            dist.reduce(torch.from_numpy(array), 0)
-        self.bytes_sent += array.nbytes
+        if array.size:
+            with _all_alive():
+                dist.reduce(torch.from_numpy(array), 0)
+            self.bytes_sent += array.nbytes
 
     def _begin_all_reduce(self, tensor: torch.Tensor, how: Any) -> Callable[[], None]:
         """Begin to replace a tensor by the sum (or whatever) of all workers'; what is returned waits for the end."""
