@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
@@ -201,10 +201,14 @@ class Group:
     def begin_total(self, numbers: np.ndarray) -> Callable[[], np.ndarray]:
         """The same, on its way while this worker does something else; what is returned waits for it."""
         answer = np.array(numbers, np.float64)
-        wait = self._begin_all_reduce(torch.from_numpy(answer), dist.ReduceOp.SUM)
+        with _all_alive():
+            work = dist.all_reduce(torch.from_numpy(answer), async_op=True)
+        # a ring: each worker sends all but its own share twice
+        self.bytes_sent += 2 * answer.nbytes * (self.size - 1) // self.size
 
         def arrived() -> np.ndarray:
-            wait()
+            with _all_alive():
+                work.wait()
             return answer
 
         return arrived
@@ -222,7 +226,7 @@ class Group:
             if array.size:
                 with _all_alive():
                     dist.broadcast(torch.from_numpy(array), 0)
-                self.bytes_sent += array.nbytes
+                self.bytes_sent += array.nbytes if self.rank == 0 else 0
 
     # -- what was learned ---------------------------------------------------------------------------------------------
 
@@ -231,7 +235,7 @@ class Group:
         rarely = max(RARELY, round(WORDS_FOR_EACH * counts.size / every))
         by_frequency = np.argsort(-counts, kind="stable")
         self._tables = [_table(name, array, sums[name], by_frequency, rarely) for name, array in values.items()]
-        largest = 4 * len(self._tables) + sum(table.size(table.most) for table in self._tables)
+        largest = sum(self._sizes)  # there is never more room than at the start
         self._mine, self._all = np.zeros(largest, np.uint8), np.zeros(self.size * largest, np.uint8)
         for table in self._tables:  # compile before anything is timed
             table.take(self._mine, table.write(self._mine))
@@ -244,7 +248,7 @@ class Group:
         told, *parts = self._parts(self._mine)
         for i, (table, part) in enumerate(zip(self._tables, parts, strict=True)):
             told.view(np.int32)[i] = table.write(part)
-        size = self._message_size
+        size = sum(self._sizes)
         mine, all_of_us = torch.from_numpy(self._mine[:size]), torch.from_numpy(self._all[: self.size * size])
         with _all_alive():
             dist.all_gather_single(all_of_us, mine)
@@ -252,13 +256,12 @@ class Group:
         self._take_in(size)
 
     @property
-    def _message_size(self) -> int:
-        """Bytes, the same for all workers: how many rows of each parameter are told, and the rows."""
-        return 4 * len(self._tables) + sum(table.size(table.room) for table in self._tables)
+    def _sizes(self) -> list[int]:
+        """Bytes of a message, the same for all workers: how many rows of each parameter are told, and their rows."""
+        return [4 * len(self._tables), *(table.size(table.room) for table in self._tables)]
 
     def _parts(self, message: np.ndarray) -> list[np.ndarray]:
-        sizes = [4 * len(self._tables), *(table.size(table.room) for table in self._tables)]
-        return np.split(message, np.cumsum(sizes))[:-1]
+        return np.split(message, np.cumsum(self._sizes))[:-1]
 
     def _take_in(self, size: int) -> None:
         """Add the changes of the others, from messages of so many bytes."""
@@ -299,24 +302,4 @@ class Group:
         if array.size:
             with _all_alive():
                 dist.reduce(torch.from_numpy(array), 0)
-            self.bytes_sent += array.nbytes
-
-    def _begin_all_reduce(self, tensor: torch.Tensor, how: Any) -> Callable[[], None]:
-        """Begin to replace a tensor by the sum (or whatever) of all workers'; what is returned waits for the end."""
-        if not tensor.numel():
-            return lambda: None
-        with _all_alive():
-            work = dist.all_reduce(tensor, how, async_op=True)
-        # a ring: each worker sends all but its own share twice
-        self.bytes_sent += 2 * tensor.nbytes * (self.size - 1) // self.size
-        return _waiting(work)
-
-
-def _waiting(work: Any) -> Callable[[], None]:
-    """Waits until this work of PyTorch's is done."""
-
-    def wait() -> None:
-        with _all_alive():
-            work.wait()
-
-    return wait
+            self.bytes_sent += array.nbytes if self.rank > 0 else 0
