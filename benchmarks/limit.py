@@ -67,10 +67,10 @@ def update_rows(table, rows, vector):
 
 
 @piece
-def draw_words(count, threshold, alias, out):
+def draw_words(count, columns, out):
     """Draws from an alias table."""
     for i in range(count):
-        out[i & 1023] = kernels.draw_word(kernels.draw(np.uint64(7), i), threshold, alias)
+        out[i & 1023] = kernels.draw_word(kernels.draw(np.uint64(7), i), columns)
 
 
 @piece
@@ -153,7 +153,7 @@ def machine(clock: Clock) -> dict[str, Any]:
             ]
     noise = Noise.from_counts(1_000_000 // np.arange(1, 10_001))
     scores = floats(100_000)
-    draws = [partial(draw_words, 100_000, noise.threshold, noise.alias, np.empty(1024, np.int64)) for _ in range(2)]
+    draws = [partial(draw_words, 100_000, noise.columns, np.empty(1024, np.int64)) for _ in range(2)]
     answer["millions_per_second"] = {}
     for name, works in (
         ("alias draws", draws),

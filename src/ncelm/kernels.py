@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import literal_unroll, njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -103,22 +103,30 @@ def _pause(typing_context):
 
 @intrinsic
 def _fetch(typing_context, table, row):
-    """Ask for table[row], a row of float32, before its turn: what lies anywhere in a large table is long in coming."""
+    """Ask for table[row], a row of float32 or one, before its turn: what lies anywhere in much is long in coming."""
 
     def generate(context, builder, signature, arguments):
         table, row = context.make_array(signature.args[0])(context, builder, arguments[0]), arguments[1]
-        width, integer, byte = builder.extract_value(table.shape, 1), ir.IntType(32), ir.IntType(8).as_pointer()
+        integer, byte = ir.IntType(32), ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, integer, integer, integer])
         prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        start = builder.mul(row, width)
-        lines = builder.udiv(builder.add(width, ir.Constant(width.type, 15)), ir.Constant(width.type, 16))
-        end = builder.sub(builder.add(start, width), ir.Constant(width.type, 1))
-        with cgutils.for_range(builder, builder.add(lines, ir.Constant(width.type, 1))) as loop:
-            # a cache line is 16 numbers; a row may begin within one, so that it ends in one more
-            place = builder.add(start, builder.mul(loop.index, ir.Constant(width.type, 16)))
-            place = builder.select(builder.icmp_unsigned("<", place, end), place, end)
+
+        def ask(place):
             pointer = builder.bitcast(builder.gep(table.data, [place]), byte)
-            builder.call(prefetch, [pointer, integer(0), integer(2), integer(1)])  # to read, as far as the second cache
+            builder.call(prefetch, [pointer, integer(0), integer(3), integer(1)])  # to read, into the first cache
+
+        if signature.args[0].ndim == 1:
+            ask(row)
+        else:
+            width = builder.extract_value(table.shape, 1)
+            number = width.type
+            start = builder.mul(row, width)
+            lines = builder.udiv(builder.add(width, number(15)), number(16))
+            end = builder.sub(builder.add(start, width), number(1))
+            with cgutils.for_range(builder, builder.add(lines, number(1))) as loop:
+                # a cache line is 16 numbers; a row may begin within one, so that it ends in one more
+                place = builder.add(start, builder.mul(loop.index, number(16)))
+                ask(builder.select(builder.icmp_unsigned("<", place, end), place, end))
         return context.get_dummy_value()
 
     return types.void(table, types.int64), generate
@@ -204,20 +212,25 @@ def draw(key, counter):
 
 
 @compiled
-def draw_word(bits, threshold, alias):
-    """One word from an alias table, by 64 random bits: the upper half picks a column, the lower half a side."""
-    column = np.int64(((bits >> np.uint64(32)) * np.uint64(threshold.size)) >> np.uint64(32))
-    other = np.int64(alias[column])  # always read: a branch that nobody can predict costs more
-    return column if np.uint32(bits & np.uint64(0xFFFFFFFF)) < threshold[column] else other
+def draw_word(bits, columns):
+    """One word from an alias table, by 64 random bits: the upper half picks a column, the lower half a side.
+
+    A column is its word's threshold in the lower half and the other word in the upper: one look at memory for both,
+    and no branch, which nobody could predict.
+    """
+    half = np.uint64(0xFFFFFFFF)
+    column = np.int64(((bits >> np.uint64(32)) * np.uint64(columns.size)) >> np.uint64(32))
+    both = columns[column]
+    return column if (bits & half) < (both & half) else np.int64(both >> np.uint64(32))
 
 
 @compiled
-def draw_words(seed, step, threshold, alias, out):
+def draw_words(seed, step, columns, out):
     """Fill out (B, k) with noise words, one stream per row."""
     for e in range(out.shape[0]):
         key = stream_key(seed, step, e)
         for j in range(out.shape[1]):
-            out[e, j] = draw_word(draw(key, j), threshold, alias)
+            out[e, j] = draw_word(draw(key, j), columns)
 
 
 @compiled
@@ -701,8 +714,7 @@ def number_contexts(corpus, c, slots, numbers):
 class NoiseTable(NamedTuple):
     """An alias table and the exact log(k·Pn(w)) of every word; for bigram noise also what follows each word."""
 
-    threshold: np.ndarray  # (V,) uint32
-    alias: np.ndarray  # (V,) int32
+    columns: np.ndarray  # (V,) uint64, see draw_word
     log_k_probability: np.ndarray  # (V,) float32
     log_k: float
     # bigram noise only: see noise.BigramNoise
@@ -719,7 +731,7 @@ def draw_follower(bits, more_bits, before, noise):
     place = np.float64(bits >> np.uint64(11)) * 2.0**-53 * (count + noise.smoothing)  # uniform in [0, n(v) + α)
     if place < count:
         return np.int64(noise.followers[first + np.int64(place)])
-    return draw_word(more_bits, noise.threshold, noise.alias)
+    return draw_word(more_bits, noise.columns)
 
 
 @compiled
@@ -793,7 +805,7 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
             plan.constants[row, e] = corpus.context_numbers[position]
         if noise.followers.size == 0:
             for j in range(1, samples):
-                words[e, j] = draw_word(draw(key, j - 1), noise.threshold, noise.alias)
+                words[e, j] = draw_word(draw(key, j - 1), noise.columns)
         else:
             before = contexts[e, corpus.before - 1]
             for j in range(1, samples):
@@ -804,7 +816,7 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
     if shared_samples:
         key, draws = stream_key(seed, step, -2), plan.draws[row]
         for j in range(shared_samples):
-            word = draw_word(draw(key, j), noise.threshold, noise.alias)
+            word = draw_word(draw(key, j), noise.columns)
             if scratch[word] == 0:
                 words[size + distinct, 0] = word
                 draws[distinct] = np.float32(0.0)
@@ -901,13 +913,14 @@ IN_CACHE = 1 << 22  # numbers of a table that is mostly in a cache: to ask ahead
 
 
 @compiled
-def _fetch_ahead(words, g, groups, table, squares):
-    """Ask for the row that will be updated a few words from now."""
+def _fetch_ahead(words, g, groups, table, others):
+    """Ask for the row that will be updated a few words from now, and for what belongs to the same word elsewhere."""
     if table.size > IN_CACHE and g + AHEAD < groups:
         word = np.int64(words[g + AHEAD])
         _fetch(table, word)
-        if squares.shape[0]:
-            _fetch(squares, word)
+        for other in literal_unroll(others):
+            if other.size:
+                _fetch(other, word)
 
 
 @compiled
@@ -956,7 +969,8 @@ def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, s
         for g in range(first, last):
             word = plan.context_words[row, g]
             vector = theta.context_vectors[word]
-            _fetch_ahead(plan.context_words[row], g, last, theta.context_vectors, squares.context_vectors)
+            others = squares.context_vectors, rates.penalties.contexts
+            _fetch_ahead(plan.context_words[row], g, last, theta.context_vectors, others)
             entries = slice(plan.context_offsets[row, g], plan.context_offsets[row, g + 1])
             _add_back(
                 matrices, vector, work.gradients, plan.context_rows[row, entries], plan.context_order[row, entries],
@@ -1241,9 +1255,10 @@ def _sampled_targets(item, row, plan, method, theta, squares, work, rates, share
     adaptive = method.member == IMPORTANCE_SAMPLING and method.effective_samples > 0.0
     order, examples, offsets = plan.target_order[row], plan.target_rows[row], plan.target_offsets[row]
     coefficients, rate = work.coefficients, rates.table[row]
+    others = squares.target_vectors, theta.biases, squares.biases, rates.penalties.targets
     for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
         word, first, last = plan.target_words[row, g], offsets[g], offsets[g + 1]
-        _fetch_ahead(plan.target_words[row], g, plan.target_groups[row], theta.target_vectors, squares.target_vectors)
+        _fetch_ahead(plan.target_words[row], g, plan.target_groups[row], theta.target_vectors, others)
         bias_gradient = np.float32(0.0)
         for p in range(last - first):  # (unsigned numbers need not be checked for counting from the end)
             weight = coefficients[np.uint32(order[np.uint32(first + p)])]
@@ -1522,9 +1537,10 @@ def _shared_noise_targets(item, row, plan, theta, squares, work, rates, shared, 
     (gradient,) = borrowed((gradient,))
     size = plan.sizes[row]
     targets = work.coefficients[plan.distinct[row] * size :]
+    others = squares.target_vectors, theta.biases, squares.biases, rates.penalties.targets
     for g in range(item * GROUP_BLOCK, min((item + 1) * GROUP_BLOCK, plan.target_groups[row])):
         word, bias_gradient = plan.target_words[row, g], np.float32(0.0)
-        _fetch_ahead(plan.target_words[row], g, plan.target_groups[row], theta.target_vectors, squares.target_vectors)
+        _fetch_ahead(plan.target_words[row], g, plan.target_groups[row], theta.target_vectors, others)
         gradient[:] = np.float32(0.0)
         for p in range(plan.target_offsets[row, g], plan.target_offsets[row, g + 1]):
             entry = plan.target_rows[row, p]

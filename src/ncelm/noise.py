@@ -66,20 +66,24 @@ class Noise:
         """log Pn(w), (V,) float64."""
         return np.log(self.probabilities)
 
+    @property
+    def columns(self) -> np.ndarray:
+        """The alias table as compiled code reads it, both halves at once: (V,) uint64."""
+        return self.alias.astype(np.uint64) << np.uint64(32) | self.threshold
+
     def sample(self, shape: tuple[int, int], seed: int, step: int = 0) -> np.ndarray:
         """Draw the noise words of one update: (examples, k), one random stream for each (seed, step, example).
 
         The same numbers as in training, whatever the number of threads.
         """
         out = np.empty(shape, np.int32)
-        kernels.draw_words(np.uint64(seed), np.uint64(step), self.threshold, self.alias, out)
+        kernels.draw_words(np.uint64(seed), np.uint64(step), self.columns, out)
         return out
 
     def table(self, k: int) -> kernels.NoiseTable:
         """This distribution as the compiled code takes it, for k noise words."""
         return kernels.NoiseTable(
-            threshold=self.threshold,
-            alias=self.alias,
+            columns=self.columns,
             log_k_probability=(self.log_probabilities + np.log(k)).astype(np.float32),
             log_k=float(np.log(k)),
             followers=np.zeros(0, np.int32),
