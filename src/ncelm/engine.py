@@ -74,8 +74,8 @@ class Sizes:
     @property
     def plan_bytes(self) -> int:
         """One planned minibatch."""
-        noise = 4 * self.samples if self.bigram_words else 3 * self.samples
-        return 4 * self.batch * (noise + 8 * self.positions + 3) + 8 * self.target_groups + 16 * self.shared_samples
+        noise = 5 * self.samples if self.bigram_words else 4 * self.samples
+        return 4 * self.batch * (noise + 8 * self.positions + 4) + 8 * self.target_groups + 16 * self.shared_samples
 
     @property
     def planned(self) -> int:
@@ -243,6 +243,8 @@ def _plan(sizes: Sizes) -> kernels.Plan:
         return np.zeros((G, *shape), np.int32)
 
     words = 0 if sizes.diagonal else B
+    # with shared tables a row is needed as a context's too, so it has to wait
+    singles = samples > 1 and not sizes.shared
     targets = 0 if sizes.exact else sizes.target_groups
     entries = 0 if sizes.exact else rows * samples
     return kernels.Plan(
@@ -264,6 +266,8 @@ def _plan(sizes: Sizes) -> kernels.Plan:
         context_offsets=integers(B * c + 1),
         context_order=integers(B * c),
         context_rows=integers(B * c if sizes.diagonal else 0),
+        single_counts=integers(B if singles else 0),
+        singles=integers(B if singles else 0, samples),
         target_groups=integers(),
         target_words=integers(targets),
         target_offsets=integers(targets + 1),

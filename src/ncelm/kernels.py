@@ -610,13 +610,17 @@ def fill_contexts(corpus, position, out):
 
 
 @compiled
-def group_by_word(keys, scratch, words, offsets, order, rows):
+def group_by_word(keys, scratch, words, offsets, order, rows, single_counts, singles):
     """Group the entries of keys (n, m) by value and return the number of groups.
 
     Group g holds the word words[g]; its entries are order[offsets[g] : offsets[g + 1]]. An entry is row * m + column;
     `rows` has its row alone, to save a division. Entries stay in their order within a group, which fixes the order of
     every later sum. Negative keys are no entries. `scratch` has a 0 for every possible key, and is left that way.
+
+    If `single_counts` (n,) is not empty, a key that occurs once gets no group: the columns of such keys are
+    singles[row, :single_counts[row]].
     """
+    least = 2 if single_counts.size else 1  # entries of a group
     for row in range(keys.shape[0]):
         for column in range(keys.shape[1]):
             if keys[row, column] >= 0:
@@ -626,7 +630,7 @@ def group_by_word(keys, scratch, words, offsets, order, rows):
     offsets[0] = 0
     if scratch.size <= 2 * entries:  # groups in the order of the table, which is the best order to go through it
         for word in range(scratch.size):
-            if scratch[word] > 0:
+            if scratch[word] >= least:
                 words[groups] = word
                 offsets[groups + 1] = offsets[groups] + scratch[word]
                 scratch[word] = -1 - offsets[groups]
@@ -635,19 +639,27 @@ def group_by_word(keys, scratch, words, offsets, order, rows):
         for row in range(keys.shape[0]):
             for column in range(keys.shape[1]):
                 word = keys[row, column]
-                if word >= 0 and scratch[word] > 0:
+                if word >= 0 and scratch[word] >= least:
                     words[groups] = word
                     offsets[groups + 1] = offsets[groups] + scratch[word]
                     scratch[word] = -1 - offsets[groups]
                     groups += 1
     for row in range(keys.shape[0]):
+        alone = 0
         for column in range(keys.shape[1]):
             word = keys[row, column]
             if word >= 0:
-                place = -1 - scratch[word]
-                scratch[word] -= 1
-                order[place] = row * keys.shape[1] + column
-                rows[place] = row
+                if scratch[word] < 0:
+                    place = -1 - scratch[word]
+                    scratch[word] -= 1
+                    order[place] = row * keys.shape[1] + column
+                    rows[place] = row
+                else:
+                    scratch[word] = 0
+                    singles[row, alone] = column
+                    alone += 1
+        if single_counts.size:
+            single_counts[row] = alone
     for group in range(groups):
         scratch[words[group]] = 0
     return groups
@@ -778,6 +790,9 @@ class Plan(NamedTuple):
     context_order: np.ndarray  # (G, B c)
     context_rows: np.ndarray  # diagonal matrices: the example of each entry, (G, B c)
     # rows of the target table; an entry is an (example, sample)
+    # noise of each example's own: which of its words are in the minibatch only once, (G, B) and (G, B, k + 1), or empty
+    single_counts: np.ndarray
+    singles: np.ndarray
     target_groups: np.ndarray  # (G,)
     target_words: np.ndarray  # (G, min(V, B (k + 1)))
     target_offsets: np.ndarray  # (G, min(V, B (k + 1)) + 1)
@@ -827,29 +842,32 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
             scratch[words[size + j, 0]] = 0
     plan.distinct[row] = distinct
     words = words[: size + distinct]
+    no_singles = plan.single_counts[row, :0], plan.singles[row]
     context_words, context_offsets = plan.context_words[row], plan.context_offsets[row]
     context_order = plan.context_order[row]
     if diagonal:
         plan.context_groups[row] = group_by_word(
-            contexts, scratch, context_words, context_offsets, context_order, plan.context_rows[row]
+            contexts, scratch, context_words, context_offsets, context_order, plan.context_rows[row], *no_singles
         )
     else:
         position_words = plan.position_words[row]
         for i in range(c):
             offsets, rows = plan.position_offsets[row, i], plan.position_rows[row, i]
-            groups = group_by_word(contexts[:, i : i + 1], scratch, position_words[i], offsets, context_order, rows)
+            groups = group_by_word(
+                contexts[:, i : i + 1], scratch, position_words[i], offsets, context_order, rows, *no_singles
+            )
             for group in range(groups):
                 for p in range(offsets[group], offsets[group + 1]):
                     plan.position_slots[row, rows[p], i] = i * plan.contexts.shape[1] + group
             plan.position_groups[row, i] = groups
             position_words[i, groups:] = -1
         plan.context_groups[row] = group_by_word(
-            position_words, scratch, context_words, context_offsets, context_order, spare
+            position_words, scratch, context_words, context_offsets, context_order, spare, *no_singles
         )
     if samples > 1 or shared_samples:
         plan.target_groups[row] = group_by_word(
             words, scratch, plan.target_words[row], plan.target_offsets[row], plan.target_order[row],
-            plan.target_rows[row],
+            plan.target_rows[row], plan.single_counts[row, :size], plan.singles[row],
         )  # fmt: skip
 
 
@@ -893,17 +911,23 @@ class Rates(NamedTuple):
     penalties: Penalties
 
 
+ONE = np.float32(1.0)
+
+
 @compiled
-def _update_row(table, squares, index, gradient, rate, penalty):
-    """One step up the gradient for table[index]: plain SGD if `squares` is empty, else Adagrad (Duchi et al. 2011)."""
+def _update_row(table, squares, index, weight, gradient, rate, penalty):
+    """One step up weight · gradient for a row: plain SGD if `squares` is empty, else Adagrad (Duchi et al. 2011).
+
+    `weight` is float32 too: another kind of number would make all of it float64.
+    """
     values = table[index]
     if squares.shape[0] == 0:
         for t in range(values.size):
-            values[t] += rate * (gradient[t] - penalty * values[t])
+            values[t] += rate * (weight * gradient[t] - penalty * values[t])
     else:
         sums = squares[index]
         for t in range(values.size):
-            g = gradient[t] - penalty * values[t]
+            g = weight * gradient[t] - penalty * values[t]
             sums[t] += g * g
             values[t] += rate * g / (np.sqrt(sums[t]) + np.float32(1e-8))
 
@@ -980,7 +1004,9 @@ def _context_gradients(matrices, item, row, plan, theta, squares, work, rates, s
                 work.context_gradients[g] = gradient
             else:
                 penalty = rates.penalties.contexts[word]
-                _update_row(theta.context_vectors, squares.context_vectors, word, gradient, rates.table[row], penalty)
+                _update_row(
+                    theta.context_vectors, squares.context_vectors, word, ONE, gradient, rates.table[row], penalty
+                )
 
 
 @compiled
@@ -997,7 +1023,7 @@ def _update_matrices(matrices, i, row, plan, squares, work, rates):
         for t in range(gradient.size):
             gradient[t] += parts[block, i, t]
     flat, flat_squares = matrices.reshape(c, -1), squares.matrices.reshape(squares.matrices.shape[0], gradient.size)
-    _update_row(flat, flat_squares, i, gradient, rates.matrix[row], rates.penalties.matrices)
+    _update_row(flat, flat_squares, i, ONE, gradient, rates.matrix[row], rates.penalties.matrices)
     _transpose(matrices, i, work)
 
 
@@ -1022,7 +1048,7 @@ def _update_contexts(matrices, item, row, plan, theta, squares, work, rates, gra
         else:
             gradient[:] = work.context_gradients[g]
         penalty = rates.penalties.contexts[word]
-        _update_row(theta.context_vectors, squares.context_vectors, word, gradient, rates.table[row], penalty)
+        _update_row(theta.context_vectors, squares.context_vectors, word, ONE, gradient, rates.table[row], penalty)
 
 
 @compiled
@@ -1196,18 +1222,33 @@ def _importance_example(e, row, plan, noise, method, theta, work, scores, log_k_
 
 
 @compiled
-def _sampled_examples(matrices, item, row, plan, noise, method, theta, constants, work, scores, log_k_noise, posterior):
+def _fetch_example(matrices, e, row, plan, noise, theta, squares, rates):
+    """Ask for all that belongs to the words of an example."""
+    for j in range(plan.words.shape[2]):
+        word = np.int64(plan.words[row, e, j])
+        _fetch(theta.target_vectors, word)
+        _fetch(theta.biases, word)
+        _fetch(noise.log_k_probability, word)
+        _fetch(rates.penalties.targets, word)
+        if squares.target_vectors.size:
+            _fetch(squares.target_vectors, word)
+            _fetch(squares.biases, word)
+    if matrices.ndim == 2:
+        for i in range(plan.contexts.shape[2]):
+            _fetch(theta.context_vectors, np.int64(plan.contexts[row, e, i]))
+
+
+@compiled
+def _sampled_examples(
+    matrices, item, row, plan, noise, method, theta, squares, constants, work, rates, scores, log_k_noise, posterior
+):  # fmt: skip
     """Scores, coefficients and dJ/dq̂ of a block of examples, each with noise words of its own."""
     scores, log_k_noise, posterior = borrowed((scores, log_k_noise, posterior))
     samples = plan.words.shape[2]
     objective = 0.0
     for e in range(item * EXAMPLE_BLOCK, min((item + 1) * EXAMPLE_BLOCK, plan.sizes[row])):
         if theta.target_vectors.size > IN_CACHE and e + 1 < plan.sizes[row]:
-            for j in range(samples):
-                _fetch(theta.target_vectors, np.int64(plan.words[row, e + 1, j]))
-            if matrices.ndim == 2:
-                for i in range(plan.contexts.shape[2]):
-                    _fetch(theta.context_vectors, np.int64(plan.contexts[row, e + 1, i]))
+            _fetch_example(matrices, e + 1, row, plan, noise, theta, squares, rates)
         _predict(matrices, e, row, plan, theta, work)
         _drop(work.predicted[e], plan.keys[row, e], method.dropout)
         words = plan.words[row, e]
@@ -1234,6 +1275,15 @@ def _sampled_examples(matrices, item, row, plan, noise, method, theta, constants
                 work.constant_gradients[e] = coefficients.sum()  # every score has c_h in it
         _add_rows(coefficients, theta.target_vectors, words, work.gradients[e], False)
         _drop(work.gradients[e], plan.keys[row, e], method.dropout)
+        # no other example needs the rows of words that are in the minibatch once, and here they are at hand
+        for n in range(plan.single_counts[row, e] if plan.single_counts.size else 0):
+            j = plan.singles[row, e, n]
+            word, weight = words[j], coefficients[j]
+            _update_bias(theta.biases, squares.biases, word, weight, rates.table[row])
+            _update_row(
+                theta.target_vectors, squares.target_vectors, word, weight, work.predicted[e], rates.table[row],
+                rates.penalties.targets[word],
+            )  # fmt: skip
     work.losses[row, item] = -objective
 
 
@@ -1281,7 +1331,7 @@ def _sampled_targets(item, row, plan, method, theta, squares, work, rates, share
             _add_rows(weights, work.predicted, rows, theta.target_vectors[word], True)
         else:
             _add_rows(weights, work.predicted, rows, gradient, False)
-            _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rate, penalty)
+            _update_row(theta.target_vectors, squares.target_vectors, word, ONE, gradient, rate, penalty)
 
 
 PHASES = 5  # of a minibatch; planning, for all minibatches of a call, comes before them as phase 0
@@ -1356,7 +1406,7 @@ def _shared_table_phase(threads, sync, phase, row, plan, theta, squares, work, r
             word = plan.target_words[row, g] if by_group else g
             gradient = work.target_gradients[g]
             penalty = rates.penalties.targets[word]
-            _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], penalty)
+            _update_row(theta.target_vectors, squares.target_vectors, word, ONE, gradient, rates.table[row], penalty)
         item = _take_item(sync, phase)
     _wait_for_all(sync, phase, threads)
 
@@ -1384,8 +1434,9 @@ def sampled_steps(
         item = _take_item(sync, phase)
         while item < _blocks(plan.sizes[row], EXAMPLE_BLOCK):
             _sampled_examples(
-                theta.matrices, item, row, plan, noise, method, theta, constants, work, scores, log_k_noise, posterior
-            )
+                theta.matrices, item, row, plan, noise, method, theta, squares, constants, work, rates, scores,
+                log_k_noise, posterior,
+            )  # fmt: skip
             item = _take_item(sync, phase)
         _wait_for_all(sync, phase, threads)
 
@@ -1557,7 +1608,7 @@ def _shared_noise_targets(item, row, plan, theta, squares, work, rates, shared, 
             work.target_gradients[g] = gradient
         else:
             penalty = rates.penalties.targets[word]
-            _update_row(theta.target_vectors, squares.target_vectors, word, gradient, rates.table[row], penalty)
+            _update_row(theta.target_vectors, squares.target_vectors, word, ONE, gradient, rates.table[row], penalty)
 
 
 @compiled
@@ -1703,7 +1754,7 @@ def _ml_targets(item, row, plan, theta, squares, work, rates, shared, part):
             work.target_gradients[w] = part[w - v0]
         else:
             penalty = rates.penalties.targets[w]
-            _update_row(theta.target_vectors, squares.target_vectors, w, part[w - v0], rates.table[row], penalty)
+            _update_row(theta.target_vectors, squares.target_vectors, w, ONE, part[w - v0], rates.table[row], penalty)
 
 
 @compiled
