@@ -269,7 +269,7 @@ def test_grouping_by_word(size):
     scratch = np.zeros(size, np.int32)
     words, order, rows = (np.zeros(6, np.int32) for _ in range(3))
     offsets = np.zeros(7, np.int32)
-    nothing = np.zeros(0, np.int32), np.zeros((3, 0), np.int32)
+    nothing = np.zeros(0, np.int32), np.zeros(0, np.int32)
     groups = kernels.group_by_word(keys, scratch, words, offsets, order, rows, *nothing)
     entries = {int(words[g]): order[offsets[g] : offsets[g + 1]].tolist() for g in range(groups)}
     assert entries == {3: [0, 2], 1: [1, 5], 0: [4]}
@@ -283,13 +283,12 @@ def test_grouping_by_word_with_single_words_apart(size):
     keys = np.array([[3, 1], [3, -1], [0, 4], [1, 5]], np.int32)
     scratch = np.zeros(size, np.int32)
     words, order, rows = (np.zeros(8, np.int32) for _ in range(3))
-    offsets, counts, singles = np.zeros(9, np.int32), np.full(4, -1, np.int32), np.zeros((4, 2), np.int32)
-    groups = kernels.group_by_word(keys, scratch, words, offsets, order, rows, counts, singles)
+    offsets, singles, single_offsets = (np.zeros(size, np.int32) for size in (9, 8, 5))
+    groups = kernels.group_by_word(keys, scratch, words, offsets, order, rows, singles, single_offsets)
     entries = {int(words[g]): order[offsets[g] : offsets[g + 1]].tolist() for g in range(groups)}
     assert entries == {3: [0, 2], 1: [1, 6]}
-    assert counts.tolist() == [0, 0, 2, 1]
-    assert singles[2].tolist() == [0, 1]
-    assert singles[3, 0] == 1
+    assert singles[:3].tolist() == [4, 5, 7]
+    assert single_offsets.tolist() == [0, 0, 0, 2, 3]
     assert (scratch == 0).all()
 
 

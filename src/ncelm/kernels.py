@@ -610,17 +610,18 @@ def fill_contexts(corpus, position, out):
 
 
 @compiled
-def group_by_word(keys, scratch, words, offsets, order, rows, single_counts, singles):
+def group_by_word(keys, scratch, words, offsets, order, rows, singles, single_offsets):
     """Group the entries of keys (n, m) by value and return the number of groups.
 
     Group g holds the word words[g]; its entries are order[offsets[g] : offsets[g + 1]]. An entry is row * m + column;
     `rows` has its row alone, to save a division. Entries stay in their order within a group, which fixes the order of
     every later sum. Negative keys are no entries. `scratch` has a 0 for every possible key, and is left that way.
 
-    If `single_counts` (n,) is not empty, a key that occurs once gets no group: the columns of such keys are
-    singles[row, :single_counts[row]].
+    If `singles` (n m,) is not empty, a key that occurs once gets no group; those in a row are the entries
+    singles[single_offsets[row] : single_offsets[row + 1]].
     """
-    least = 2 if single_counts.size else 1  # entries of a group
+    least = 2 if singles.size else 1  # entries of a group
+    alone = 0
     for row in range(keys.shape[0]):
         for column in range(keys.shape[1]):
             if keys[row, column] >= 0:
@@ -645,21 +646,23 @@ def group_by_word(keys, scratch, words, offsets, order, rows, single_counts, sin
                     scratch[word] = -1 - offsets[groups]
                     groups += 1
     for row in range(keys.shape[0]):
-        alone = 0
+        if singles.size:
+            single_offsets[row] = alone
         for column in range(keys.shape[1]):
             word = keys[row, column]
             if word >= 0:
+                entry = row * keys.shape[1] + column
                 if scratch[word] < 0:
                     place = -1 - scratch[word]
                     scratch[word] -= 1
-                    order[place] = row * keys.shape[1] + column
+                    order[place] = entry
                     rows[place] = row
                 else:
                     scratch[word] = 0
-                    singles[row, alone] = column
+                    singles[alone] = entry
                     alone += 1
-        if single_counts.size:
-            single_counts[row] = alone
+    if singles.size:
+        single_offsets[keys.shape[0]] = alone
     for group in range(groups):
         scratch[words[group]] = 0
     return groups
@@ -790,9 +793,9 @@ class Plan(NamedTuple):
     context_order: np.ndarray  # (G, B c)
     context_rows: np.ndarray  # diagonal matrices: the example of each entry, (G, B c)
     # rows of the target table; an entry is an (example, sample)
-    # noise of each example's own: which of its words are in the minibatch only once, (G, B) and (G, B, k + 1), or empty
-    single_counts: np.ndarray
-    singles: np.ndarray
+    # noise of each example's own: entries whose words are in the minibatch once, and where those of an example begin
+    singles: np.ndarray  # (G, B (k + 1)), or empty
+    single_offsets: np.ndarray  # (G, B + 1)
     target_groups: np.ndarray  # (G,)
     target_words: np.ndarray  # (G, min(V, B (k + 1)))
     target_offsets: np.ndarray  # (G, min(V, B (k + 1)) + 1)
@@ -842,7 +845,7 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
             scratch[words[size + j, 0]] = 0
     plan.distinct[row] = distinct
     words = words[: size + distinct]
-    no_singles = plan.single_counts[row, :0], plan.singles[row]
+    no_singles = plan.singles[row, :0], plan.single_offsets[row]
     context_words, context_offsets = plan.context_words[row], plan.context_offsets[row]
     context_order = plan.context_order[row]
     if diagonal:
@@ -867,7 +870,7 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
     if samples > 1 or shared_samples:
         plan.target_groups[row] = group_by_word(
             words, scratch, plan.target_words[row], plan.target_offsets[row], plan.target_order[row],
-            plan.target_rows[row], plan.single_counts[row, :size], plan.singles[row],
+            plan.target_rows[row], plan.singles[row], plan.single_offsets[row],
         )  # fmt: skip
 
 
@@ -1246,7 +1249,8 @@ def _sampled_examples(
     scores, log_k_noise, posterior = borrowed((scores, log_k_noise, posterior))
     samples = plan.words.shape[2]
     objective = 0.0
-    for e in range(item * EXAMPLE_BLOCK, min((item + 1) * EXAMPLE_BLOCK, plan.sizes[row])):
+    begin, end = item * EXAMPLE_BLOCK, min((item + 1) * EXAMPLE_BLOCK, plan.sizes[row])
+    for e in range(begin, end):
         if theta.target_vectors.size > IN_CACHE and e + 1 < plan.sizes[row]:
             _fetch_example(matrices, e + 1, row, plan, noise, theta, squares, rates)
         _predict(matrices, e, row, plan, theta, work)
@@ -1275,16 +1279,26 @@ def _sampled_examples(
                 work.constant_gradients[e] = coefficients.sum()  # every score has c_h in it
         _add_rows(coefficients, theta.target_vectors, words, work.gradients[e], False)
         _drop(work.gradients[e], plan.keys[row, e], method.dropout)
-        # no other example needs the rows of words that are in the minibatch once, and here they are at hand
-        for n in range(plan.single_counts[row, e] if plan.single_counts.size else 0):
-            j = plan.singles[row, e, n]
-            word, weight = words[j], coefficients[j]
-            _update_bias(theta.biases, squares.biases, word, weight, rates.table[row])
-            _update_row(
-                theta.target_vectors, squares.target_vectors, word, weight, work.predicted[e], rates.table[row],
-                rates.penalties.targets[word],
-            )  # fmt: skip
     work.losses[row, item] = -objective
+    if plan.singles.size:
+        _update_singles(begin, end, row, plan, theta, squares, work, rates)
+
+
+@compiled
+def _update_singles(begin, end, row, plan, theta, squares, work, rates):
+    """The steps of words that are in the minibatch once, with one of these examples: no other needs their rows.
+
+    Now the rows are at hand. After every single example would be dearer: nobody can predict how many such words it has.
+    """
+    words, rate = plan.words[row].reshape(-1), rates.table[row]
+    for n in range(plan.single_offsets[row, begin], plan.single_offsets[row, end]):
+        entry = plan.singles[row, n]
+        word, weight = words[entry], work.coefficients[entry]
+        _update_bias(theta.biases, squares.biases, word, weight, rate)
+        _update_row(
+            theta.target_vectors, squares.target_vectors, word, weight, work.predicted[entry // plan.words.shape[2]],
+            rate, rates.penalties.targets[word],
+        )  # fmt: skip
 
 
 @compiled
