@@ -200,7 +200,7 @@ def tasks() -> list[TaskKind]:
 
 
 def words_per_second(engines: list[Engine], rounds: int = 20) -> tuple[list[np.ndarray], list[float]]:
-    """Of several engines, timed by turns: (rounds, calls) each; and how much faster two cores do arithmetic than one."""
+    """Of several engines, by turns: (rounds, calls) each; and how much faster two cores do arithmetic than one."""
     seconds = [np.zeros((rounds + 1, 4)) for _ in engines]
     cores = []
     with ThreadPoolExecutor(2) as pool:

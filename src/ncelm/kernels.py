@@ -103,7 +103,7 @@ def _pause(typing_context):
 
 @intrinsic
 def _fetch(typing_context, table, row):
-    """Ask for table[row], a row of float32 or one, before its turn: what lies anywhere in much is long in coming."""
+    """Ask for table[row], one number or a row of float32, ahead of time: what lies anywhere in much is long in coming."""
 
     def generate(context, builder, signature, arguments):
         table, row = context.make_array(signature.args[0])(context, builder, arguments[0]), arguments[1]
@@ -813,8 +813,13 @@ def _plan_minibatch(corpus, noise, seed, epoch, step, first, size, row, plan, di
     samples, c = words.shape[1], contexts.shape[1]
     shuffle, half = stream_key(seed, epoch, -1), permutation_bits(corpus.ids.size)
     plan.sizes[row] = size
-    for e in range(size):
+    for e in range(size):  # places all over the text are asked for first; they stay where keys will be
         position = permuted(first + e, corpus.ids.size, shuffle, half)
+        plan.keys[row, e] = position
+        _fetch(corpus.ids, position)
+        _fetch(corpus.ids, max(position - corpus.before, 0))
+    for e in range(size):
+        position = np.int64(plan.keys[row, e])
         fill_contexts(corpus, position, contexts[e])
         words[e, 0] = corpus.ids[position]
         key = stream_key(seed, step, e)
