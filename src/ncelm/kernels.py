@@ -103,7 +103,7 @@ def _pause(typing_context):
 
 @intrinsic
 def _fetch(typing_context, table, row):
-    """Ask for table[row], one number or a row of float32, ahead of time: what lies anywhere in much is long in coming."""
+    """Ask for table[row], one number or a row of float32, ahead of time: what lies anywhere in much is long coming."""
 
     def generate(context, builder, signature, arguments):
         table, row = context.make_array(signature.args[0])(context, builder, arguments[0]), arguments[1]
