@@ -8,6 +8,7 @@ Bigram noise depends on the context (section 6 of the paper): what follows the w
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Self
 
 import numpy as np
@@ -66,7 +67,7 @@ class Noise:
         """log Pn(w), (V,) float64."""
         return np.log(self.probabilities)
 
-    @property
+    @cached_property
     def columns(self) -> np.ndarray:
         """The alias table as compiled code reads it, both halves at once: (V,) uint64."""
         return self.alias.astype(np.uint64) << np.uint64(32) | self.threshold
