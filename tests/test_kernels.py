@@ -26,9 +26,13 @@ def stores(tmp_path_factory):
     words = [f"w{i}" for i in range(12)]
     lines = [" ".join(random.choice(words, random.integers(1, 7))) for _ in range(40)]
     (folder / "text").write_text("\n".join(lines))
+    (folder / "rare").write_text("\n".join(" ".join(f"w{i}" for i in random.integers(5000, size=6)) for _ in range(40)))
     return {
-        boundary: prepare(train=folder / "text", out=folder / boundary, boundary=boundary)
-        for boundary in ("stream", "sentence")
+        **{
+            boundary: prepare(train=folder / "text", out=folder / boundary, boundary=boundary)
+            for boundary in ("stream", "sentence")
+        },
+        "rare words": prepare(train=folder / "rare", out=folder / "rare words", boundary="sentence"),
     }
 
 
@@ -141,9 +145,10 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case.values())))
-@pytest.mark.parametrize(("boundary", "after"), [("stream", 0), ("sentence", 2)])
-def test_one_update_agrees_with_the_reference(stores, case, boundary, after):
-    config = TrainConfig(batch_size=70, noise_samples=4, penalty=0.01, prior=0.2).with_changes(
+@pytest.mark.parametrize(("boundary", "after", "batch"), [("stream", 0, 70), ("sentence", 2, 70), ("sentence", 0, 8)])
+def test_one_update_agrees_with_the_reference(stores, case, boundary, after, batch):
+    """Of a minibatch that has every word many times, and of one with words that it has once."""
+    config = TrainConfig(batch_size=batch, noise_samples=4, penalty=0.01, prior=0.2).with_changes(
         context=2, context_after=after, dim=5, **case
     )
     store = stores[boundary]
@@ -156,11 +161,17 @@ def test_one_update_agrees_with_the_reference(stores, case, boundary, after):
     contexts, words = engine.plan.contexts[0], engine.plan.words[0]
     if config.shared_noise:
         plan, distinct = engine.plan, int(engine.plan.distinct[0])
-        drawn = np.repeat(words[70 : 70 + distinct, 0], plan.draws[0, :distinct].astype(int))  # as they were drawn
-        words = np.hstack([words[:70], np.tile(drawn, (70, 1))])
+        drawn = np.repeat(
+            words[batch : batch + distinct, 0], plan.draws[0, :distinct].astype(int)
+        )  # as they were drawn
+        words = np.hstack([words[:batch], np.tile(drawn, (batch, 1))])
+    if engine.plan.singles.size:
+        assert (engine.plan.single_offsets[0, batch] > 0) == (batch == 8)
     numbers = engine.plan.constants[0] if old_constants.size else None
-    constants = np.zeros(70) if numbers is None else old_constants[numbers]
-    masks = np.where(engine.work.predicted == 0, 0.0, 1 / (1 - config.dropout)) if config.dropout else np.ones((70, 5))
+    constants = np.zeros(batch) if numbers is None else old_constants[numbers]
+    masks = (
+        np.where(engine.work.predicted == 0, 0.0, 1 / (1 - config.dropout)) if config.dropout else np.ones((batch, 5))
+    )
     old_squares = {n: np.full_like(a, 0.01) for n, a in before.items()}
     expected, loss, by_constant = reference_step(
         untouched, old_squares, noise, config, contexts, words, constants, masks, engine.penalties[1:]
@@ -248,18 +259,21 @@ def test_an_epoch_visits_every_word_once_and_noise_is_fresh(stores):
     ids=lambda case: "-".join(map(str, case.values())),
 )
 @pytest.mark.parametrize("matrices", ["full", "diagonal"])
-def test_bits_do_not_depend_on_threads_or_on_grouping(stores, case, matrices):
-    config = TrainConfig(batch_size=40).with_changes(dim=9, matrices=matrices, context=3, **case)
+@pytest.mark.parametrize("text", ["sentence", "rare words"])
+def test_bits_do_not_depend_on_threads_or_on_grouping(stores, case, matrices, text):
+    config = TrainConfig(batch_size=60, noise_samples=3).with_changes(dim=9, matrices=matrices, context=3, **case)
     results = []
     for threads, together in ((1, 5), (2, 5), (3, 1), (2, 2)):
         with Team(threads) as team:
-            engine, model, *_ = engine_for(stores["sentence"], config, team)
+            engine, model, *_ = engine_for(stores[text], config, team)
             steps, together = engine.steps_per_epoch, min(together, engine.sizes.planned)
             for step in range(0, steps, together):
                 n = min(together, steps - step)
                 engine.run(0, step, np.full(n, 0.05), np.full(n, 0.01))
         results.append(b"".join(a.tobytes() for a in model.arrays().values()))
     assert len(set(results)) == 1
+    if text == "rare words" and not case:
+        assert engine.plan.single_offsets[0, config.batch_size] > 50
 
 
 @pytest.mark.parametrize("size", [5, 500])
