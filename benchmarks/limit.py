@@ -209,8 +209,9 @@ def words_per_second(engines: list[Engine], rounds: int = 20) -> tuple[list[np.n
                 n = engine.sizes.planned
                 rates = np.full(n, 0.001)
                 for call in range(taken.shape[1]):
+                    first = (taken.shape[1] * number + call) * n % max(1, engine.steps_per_epoch - n)
                     began = time.perf_counter()
-                    engine.run(0, (4 * number + call) * n % max(1, engine.steps_per_epoch - n), rates, rates)
+                    engine.run(0, first, rates, rates)
                     taken[number, call] = time.perf_counter() - began
             cores.append(_arithmetic(pool, 1) / _arithmetic(pool, 2))
     words = [engine.sizes.planned * engine.sizes.batch for engine in engines]
