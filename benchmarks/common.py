@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from ncelm import kernels
-from ncelm.corpus import TokenStore
-from ncelm.engine import Engine
-from ncelm.model import LogBilinear
+from ncelm.kernels import steps as kernels
+from ncelm.kernels.threads import Team
+from ncelm.models.log_bilinear import LogBilinear
 from ncelm.noise import Noise
-from ncelm.preparing import prepare
-from ncelm.threads import Team
-from ncelm.training import TrainConfig
+from ncelm.text.prepare import prepare
+from ncelm.text.store import TokenStore
+from ncelm.training.config import TrainConfig
+from ncelm.training.engine import Engine
 
 
 def fresh_engine(config: TrainConfig, store: TokenStore, team: Team, model: LogBilinear | None = None) -> Engine:

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from common import fresh_engine, heading, made_up_store, say
-from ncelm.corpus import TokenStore
-from ncelm.machine import surroundings
-from ncelm.model import ModelConfig
-from ncelm.threads import Team
-from ncelm.training import TrainConfig
+from ncelm.io.machine import surroundings
+from ncelm.kernels.threads import Team
+from ncelm.models.log_bilinear import ModelConfig
+from ncelm.text.store import TokenStore
+from ncelm.training.config import TrainConfig
 
 MIDDLE = {"vocabulary": 10_000, "dim": 100, "noise_words": 25, "context": 5, "threads": 1, "words": 1_000_000}
 VALUES: dict[str, tuple[int, ...]] = {

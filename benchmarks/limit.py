@@ -26,15 +26,15 @@ import numpy as np
 from numba import njit
 
 from common import fresh_engine, heading, made_up_store, say
-from ncelm import kernels
-from ncelm.corpus import TokenStore
-from ncelm.engine import Engine
 from ncelm.errors import NcelmError
-from ncelm.machine import surroundings
-from ncelm.model import ModelConfig
+from ncelm.io.machine import surroundings
+from ncelm.kernels import steps as kernels
+from ncelm.kernels.threads import Team
+from ncelm.models.log_bilinear import ModelConfig
 from ncelm.noise import Noise
-from ncelm.threads import Team
-from ncelm.training import TrainConfig
+from ncelm.text.store import TokenStore
+from ncelm.training.config import TrainConfig
+from ncelm.training.engine import Engine
 
 TABLES_MB = (4, 40, 400)
 AT_ONCE = 24  # rows, about as many as an example has words

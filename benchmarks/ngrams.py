@@ -18,12 +18,12 @@ from pathlib import Path
 import kenlm
 import numpy as np
 
-from ncelm.arpa import write_arpa
-from ncelm.corpus import TokenStore
-from ncelm.engine import corpus_view
-from ncelm.machine import surroundings
-from ncelm.ngram import estimate, load, memory_bytes, save
-from ncelm.threads import Team
+from ncelm.io.machine import surroundings
+from ncelm.kernels.threads import Team
+from ncelm.models.base import corpus_view
+from ncelm.models.ngram.arpa import write_arpa
+from ncelm.models.ngram.model import estimate, load, memory_bytes, save
+from ncelm.text.store import TokenStore
 
 
 def main() -> None:

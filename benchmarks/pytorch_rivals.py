@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (as everyone writes it)
 from torch import Tensor, nn
 
-from ncelm.corpus import TokenStore
 from ncelm.noise import Noise
+from ncelm.text.store import TokenStore
 
 Work = Literal["pairs", "shared", "exact"]
 Sampler = Callable[[tuple[int, ...]], Tensor]

@@ -20,14 +20,14 @@ import numpy as np
 from scipy.stats import chisquare
 
 from common import fresh_engine, heading, say
-from ncelm.corpus import TokenStore, contexts_and_targets
 from ncelm.errors import NcelmError
-from ncelm.machine import surroundings
-from ncelm.model import LogBilinear
+from ncelm.io.machine import surroundings
+from ncelm.kernels.threads import Team
+from ncelm.models.log_bilinear import LogBilinear
 from ncelm.noise import Noise
-from ncelm.recipes import ptb_ml, ptb_nce, ptb_shared
-from ncelm.threads import Team
-from ncelm.training import TrainConfig
+from ncelm.text.store import TokenStore, contexts_and_targets
+from ncelm.training.config import TrainConfig
+from ncelm.training.recipes import ptb_ml, ptb_nce, ptb_shared
 
 try:
     import torch

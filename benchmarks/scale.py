@@ -9,7 +9,7 @@ Give it what one machine was measured to do. Out come words/s of 2 to 64 machine
 import argparse
 from dataclasses import dataclass
 
-from ncelm.training import EXCHANGES
+from ncelm.training.loop import EXCHANGES
 
 MACHINES = (2, 4, 8, 16, 32, 64)
 NETWORKS = {"1 Gbit/s": 0.125e9, "10 Gbit/s": 1.25e9, "100 Gbit/s": 12.5e9}  # bytes/s

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from common import heading, say
+from ncelm.io.machine import surroundings
 from ncelm.language_model import LanguageModel
-from ncelm.machine import surroundings
 
 
 def words_per_second(lm: LanguageModel, lines: list[str], normalised: bool) -> float:

@@ -23,16 +23,17 @@ from typing import Any
 import numpy as np
 
 from common import fresh_engine, heading, say
-from ncelm import plots
-from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
-from ncelm.evaluate import evaluate_split
-from ncelm.machine import surroundings
-from ncelm.model import LogBilinear
+from ncelm.io.machine import surroundings
+from ncelm.kernels.threads import Team
+from ncelm.models.evaluate import evaluate_split
+from ncelm.models.log_bilinear import LogBilinear
 from ncelm.noise import Noise
-from ncelm.recipes import recipe
-from ncelm.threads import Team
-from ncelm.training import TrainConfig, train
+from ncelm.paper import plots
+from ncelm.text.store import TokenStore
+from ncelm.training.config import TrainConfig
+from ncelm.training.loop import train
+from ncelm.training.recipes import recipe
 
 try:
     import torch

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from common import say
-from ncelm.corpus import TokenStore
-from ncelm.machine import surroundings
+from ncelm.io.machine import surroundings
+from ncelm.text.store import TokenStore
 
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")  # what this machine has said to itself, headers and all
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "2"]

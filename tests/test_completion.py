@@ -4,12 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from tests.test_cli import refused
-from tests.test_lsa import KITCHEN, SEA, two_topics
-from tests.test_ngram import store_of
+from tests.cli.test_cli import refused
+from tests.models.test_lsa import KITCHEN, SEA, two_topics
+from tests.models.test_ngram import store_of
 
 from ncelm import load
-from ncelm.cli import main
+from ncelm.cli.main import main
 from ncelm.completion import (
     Accuracy,
     Question,
@@ -23,11 +23,11 @@ from ncelm.completion import (
 )
 from ncelm.errors import NcelmError
 from ncelm.language_model import load_scorer
-from ncelm.lsa import train_lsa
-from ncelm.mixture import Mixture
-from ncelm.ngram import train_ngram
-from ncelm.text import TextSettings
-from ncelm.training import train
+from ncelm.models.lsa import train_lsa
+from ncelm.models.mixture import Mixture
+from ncelm.models.ngram.model import train_ngram
+from ncelm.text.settings import TextSettings
+from ncelm.training.loop import train
 
 CSV = """id,question,a),b),c),d),e)
 1,the ship and the _____ .,oven,bread,sail,butter,knife

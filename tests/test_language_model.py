@@ -6,12 +6,13 @@ import math
 import numpy as np
 import pytest
 
-from ncelm import load, run
-from ncelm.corpus import contexts_and_targets
+from ncelm import load
 from ncelm.errors import NcelmError
-from ncelm.export import export_vectors
-from ncelm.preparing import prepare
-from ncelm.training import train
+from ncelm.io import array_files, run
+from ncelm.models.export import export_vectors
+from ncelm.text.prepare import prepare
+from ncelm.text.store import contexts_and_targets
+from ncelm.training.loop import train
 
 TEXT = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog sat", "the mat and the log"] * 30
 
@@ -245,11 +246,11 @@ def test_a_model_of_another_shape_is_refused(broken):
     from safetensors.numpy import load_file
 
     arrays = load_file(broken / run.MODEL)
-    run.write_arrays(broken / run.MODEL, arrays | {"biases": arrays["biases"][:-1]}, {})
+    array_files.write_arrays(broken / run.MODEL, arrays | {"biases": arrays["biases"][:-1]}, {})
     with pytest.raises(NcelmError, match="biases is float32"):
         load(broken)
     del arrays["biases"]
-    run.write_arrays(broken / run.MODEL, arrays, {})
+    array_files.write_arrays(broken / run.MODEL, arrays, {})
     with pytest.raises(NcelmError, match="has no biases"):
         load(broken)
 
@@ -259,7 +260,7 @@ def test_a_model_with_nan_is_refused(broken):
 
     arrays = load_file(broken / run.MODEL)
     arrays["biases"][3] = np.nan
-    run.write_arrays(broken / run.MODEL, arrays, {})
+    array_files.write_arrays(broken / run.MODEL, arrays, {})
     with pytest.raises(NcelmError, match="not finite"):
         load(broken)
 

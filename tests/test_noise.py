@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from ncelm import kernels
-from ncelm import reference as ref
 from ncelm.errors import NcelmError
+from ncelm.kernels import steps as kernels
+from ncelm.losses import reference as ref
 from ncelm.noise import BigramNoise, Noise, alias_table
-from ncelm.preparing import prepare
+from ncelm.text.prepare import prepare
 
 COUNTS = np.array([50, 30, 10, 0, 1, 9])
 weights = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=60)

@@ -21,53 +21,53 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from ncelm.arpa import export_arpa, import_arpa
-    from ncelm.corpus import TokenStore
-    from ncelm.ensemble import blend
+    from ncelm.combine import blend, mix
     from ncelm.errors import NcelmError
-    from ncelm.evaluate import Evaluation
     from ncelm.language_model import LanguageModel, SentenceScore, WordScore, load_scorer
-    from ncelm.lsa import Lsa, train_lsa
-    from ncelm.mixing import mix
-    from ncelm.model import LogBilinear, ModelConfig
-    from ncelm.ngram import NGramModel, train_ngram
+    from ncelm.models.evaluate import Evaluation
+    from ncelm.models.log_bilinear import LogBilinear, ModelConfig
+    from ncelm.models.lsa import Lsa, train_lsa
+    from ncelm.models.ngram.model import NGramModel, train_ngram
+    from ncelm.models.pmi import Pmi, train_pmi
     from ncelm.noise import Noise
-    from ncelm.pmi import Pmi, train_pmi
-    from ncelm.preparing import prepare
-    from ncelm.recipes import recipe
-    from ncelm.training import Progress, TrainConfig, train
-    from ncelm.vocabulary import Vocabulary
+    from ncelm.text.prepare import prepare
+    from ncelm.text.store import TokenStore
+    from ncelm.text.vocabulary import Vocabulary
+    from ncelm.training.config import TrainConfig
+    from ncelm.training.loop import Progress, train
+    from ncelm.training.recipes import recipe
 
     load = LanguageModel.load
 
 # Where each public name lives. They are imported when first used: Numba alone takes longer to import than
 # `import ncelm` may.
 _HOMES = {
-    "Evaluation": "evaluate",
+    "Evaluation": "models.evaluate",
     "LanguageModel": "language_model",
-    "LogBilinear": "model",
-    "Lsa": "lsa",
-    "ModelConfig": "model",
-    "NGramModel": "ngram",
+    "LogBilinear": "models.log_bilinear",
+    "Lsa": "models.lsa",
+    "ModelConfig": "models.log_bilinear",
+    "NGramModel": "models.ngram.model",
     "NcelmError": "errors",
     "Noise": "noise",
-    "Pmi": "pmi",
-    "Progress": "training",
+    "Pmi": "models.pmi",
+    "Progress": "training.loop",
     "SentenceScore": "language_model",
-    "TokenStore": "corpus",
-    "TrainConfig": "training",
-    "Vocabulary": "vocabulary",
+    "TokenStore": "text.store",
+    "TrainConfig": "training.config",
+    "Vocabulary": "text.vocabulary",
     "WordScore": "language_model",
-    "blend": "ensemble",
+    "blend": "combine",
     "export_arpa": "arpa",
     "import_arpa": "arpa",
     "load_scorer": "language_model",
-    "mix": "mixing",
-    "prepare": "preparing",
-    "recipe": "recipes",
-    "train": "training",
-    "train_lsa": "lsa",
-    "train_ngram": "ngram",
-    "train_pmi": "pmi",
+    "mix": "combine",
+    "prepare": "text.prepare",
+    "recipe": "training.recipes",
+    "train": "training.loop",
+    "train_lsa": "models.lsa",
+    "train_ngram": "models.ngram.model",
+    "train_pmi": "models.pmi",
 }
 
 __all__ = [

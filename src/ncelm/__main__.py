@@ -6,7 +6,7 @@ import sys
 def main() -> int:
     """Run the command line."""
     try:
-        from ncelm.cli import main as command_line
+        from ncelm.cli.main import main as command_line
     except KeyboardInterrupt:  # importing Numba takes a second
         print("ncelm: stopped by Ctrl-C", file=sys.stderr)
         return 130

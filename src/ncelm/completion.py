@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from ncelm.errors import NcelmError
-from ncelm.scoring import Blank, Scorer
-from ncelm.text import TextSettings, read_lines
+from ncelm.models.base import Blank, Scorer
+from ncelm.text.readers import read_lines
+from ncelm.text.settings import TextSettings
 
 GAP = re.compile(r"_{2,}")
 LETTERS = "abcde"

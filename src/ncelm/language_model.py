@@ -4,29 +4,29 @@ All log-probabilities are natural logarithms, exactly normalised. An unknown wor
 end of the sentence counts as a word, as in KenLM, unless `end=False`.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, tee
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 
-from ncelm import kernels, ngram, run
-from ncelm.corpus import Boundary, TokenStore
 from ncelm.errors import NcelmError
-from ncelm.evaluate import Evaluation, Tally, evaluate_split
-from ncelm.files import read_bytes
-from ncelm.lsa import Lsa
-from ncelm.mixture import Mixture
-from ncelm.model import Architecture, LogBilinear, ModelConfig
-from ncelm.pmi import Pmi
-from ncelm.scoring import Blank, Scorer, WordModel
-from ncelm.text import TextSettings
-from ncelm.threads import Team
-from ncelm.vectors import nearest_words
-from ncelm.vocabulary import END, Vocabulary
+from ncelm.io import run
+from ncelm.kernels import steps as kernels
+from ncelm.kernels.threads import Team
+from ncelm.models import description
+from ncelm.models.base import Blank, Scorer, WordModel
+from ncelm.models.ensemble import Ensemble
+from ncelm.models.evaluate import Evaluation, Tally, evaluate_split
+from ncelm.models.load import part_folders, read_model
+from ncelm.models.lsa import Lsa
+from ncelm.models.pmi import Pmi
+from ncelm.models.vectors import nearest_words
+from ncelm.text.settings import TextSettings
+from ncelm.text.store import Boundary, TokenStore
+from ncelm.text.vocabulary import END, Vocabulary
 
 Sentence = str | Sequence[str]  # a line of text, split as the training text was; or words, taken as they are
 BATCH_SENTENCES = 1024  # scored together: enough to keep the matrix products busy
@@ -81,8 +81,8 @@ class LanguageModel:
         """Read a run: a log-bilinear model, one of PyTorch's, an n-gram model or a mixture."""
         path = Path(path)
         content = run.read_config(path)
-        origin = run.read_origin(path, content)
-        model = _read_model(path, content, len(origin.vocabulary))
+        origin = description.read_origin(path, content)
+        model = read_model(path, content, len(origin.vocabulary))
         return cls(model, origin.vocabulary, origin.boundary, origin.text, origin.store, threads)
 
     @property
@@ -268,90 +268,22 @@ def load_scorer(path: Path | str, threads: int | None = None) -> Scorer:
         case "pmi":
             return Pmi.load(path)
         case "ensemble":
-            from ncelm.ensemble import load_ensemble  # its parts are loaded here
-
             return load_ensemble(path, threads)
     return LanguageModel.load(path, threads)
 
 
-def _read_model(path: Path, content: dict[str, Any], vocabulary_size: int) -> WordModel:
-    """The parameters of a run, whatever kind of model it is."""
-    kind = content["kind"]
-    if kind in ("lsa", "pmi", "ensemble"):
-        what = {"lsa": "an LSA model", "pmi": "a PMI model", "ensemble": "an ensemble"}[kind]
-        raise NcelmError(
-            f"{path} is {what}, which gives words no probabilities: it can be asked "
-            + ("for neighbors, and " if kind == "lsa" else "")
-            + "for the word that fits into a sentence"
-        )
-    if kind == "mixture":
-        return _read_mixture(path, content)
-    if not (path / run.MODEL).exists():
-        what = (
-            "if training was stopped in its first epoch, go on with --resume"
-            if kind in get_args(Architecture)
-            else "make it anew"
-        )
-        raise NcelmError(f"{path} has no {run.MODEL}: {what}")
-    if kind == "ngram":
-        return ngram.load(path / run.MODEL, vocabulary_size)
-    try:
-        config = ModelConfig(**content["config"]["model"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise run.damaged_config(path) from error
-    model_class: Any = LogBilinear
-    if kind != "log-bilinear":
-        from ncelm.torch.models import ARCHITECTURES
-
-        model_class = ARCHITECTURES[kind]
-    arrays, _ = run.read_arrays(path / run.MODEL, model_class.shapes(config, vocabulary_size))
-    return model_class.from_arrays(config, arrays)
-
-
-def _read_mixture(path: Path, content: dict[str, Any]) -> Mixture:
-    """A mixture names its parts, which are runs of their own."""
-    weights, folders = content.get("weights"), part_folders(path, content)
-    if not (isinstance(weights, list) and len(weights) == len(folders)):
+def load_ensemble(path: Path | str, threads: int | None = None) -> Ensemble:
+    """Read a run of `blend`."""
+    path = Path(path)
+    content = run.read_config(path)
+    origin = description.read_origin(path, content)
+    folders = part_folders(path, content)
+    weights = content.get("weights")
+    if not (isinstance(weights, list) and len(weights) == len(folders) and all(map(_two_numbers, weights))):
         raise run.damaged_config(path)
-    if not all(type(weight) is float and 0.0 <= weight <= 1.0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
-        raise run.damaged_config(path)
-    models = tuple(LanguageModel.load(folder).model for folder in folders)
-    return Mixture(models, np.array(weights, np.float64))
+    parts = tuple(load_scorer(folder, threads) for folder in folders)
+    return Ensemble(parts, np.array(weights), origin.vocabulary, origin.text)
 
 
-def part_descriptions(paths: Sequence[Path]) -> list[dict[str, str]]:
-    """What a mixture or an ensemble says of the runs that it is made of."""
-    return [{"path": str(path.resolve()), "sha256": run_digest(path)} for path in paths]
-
-
-def part_folders(path: Path, content: dict[str, Any]) -> list[Path]:
-    """The runs that a mixture or an ensemble is made of, if they are still what they were.
-
-    The digest of a part was known before the whole was written, so that nothing can be a part of itself.
-    """
-    parts = content.get("parts")
-    if not isinstance(parts, list) or not parts:
-        raise run.damaged_config(path)
-    folders = []
-    for part in parts:
-        try:
-            folder, digest = (path / part["path"]).resolve(), part["sha256"]
-        except (KeyError, TypeError, ValueError) as error:
-            raise run.damaged_config(path) from error
-        if not folder.exists():
-            raise NcelmError(f"{path} is made of others, of which {folder} is gone: put it back, or make {path} anew")
-        if run_digest(folder) != digest:
-            raise NcelmError(f"{folder} is not the run it was when {path} was made of it: make {path} anew")
-        folders.append(folder)
-    return folders
-
-
-def run_digest(path: Path) -> str:
-    """A fingerprint of a run: of its config.json, and of its parameters where that does not determine them.
-
-    (An n-gram model, which may be of gigabytes, is determined by its text and order, or by the ARPA file it came from.)
-    """
-    digest = hashlib.sha256(read_bytes(path / run.CONFIG))
-    if run.read_config(path)["kind"] in get_args(Architecture):
-        digest.update(read_bytes(path / run.MODEL))
-    return digest.hexdigest()
+def _two_numbers(weights: object) -> bool:
+    return isinstance(weights, list) and len(weights) == 2 and all(type(weight) is float for weight in weights)

@@ -13,9 +13,9 @@ from typing import Literal, Self
 
 import numpy as np
 
-from ncelm import kernels
-from ncelm.corpus import TokenStore
 from ncelm.errors import NcelmError
+from ncelm.kernels import steps as kernels
+from ncelm.text.store import TokenStore
 
 NoiseKind = Literal["unigram", "uniform", "power", "bigram"]
 

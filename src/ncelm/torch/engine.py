@@ -12,14 +12,15 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (as everyone writes it)
 from torch import Tensor, nn
 
-from ncelm import kernels, noise
-from ncelm.corpus import TokenStore
-from ncelm.engine import corpus_view
-from ncelm.threads import Team
+from ncelm import noise
+from ncelm.kernels import steps as kernels
+from ncelm.kernels.threads import Team
+from ncelm.models.base import corpus_view
+from ncelm.text.store import TokenStore
 from ncelm.torch.losses import ImportanceSamplingLoss, NCELoss, importance_sampling_loss, nce_loss
 from ncelm.torch.models import ARCHITECTURES, Lstm, NeuralModel, TableModel
 from ncelm.torch.noise import noise_like
-from ncelm.training import TrainConfig
+from ncelm.training.config import TrainConfig
 
 PLANNED = 4  # minibatches in one call: Ctrl-C is answered between calls
 # these parameters learn at the rate of tables, all others at that of matrices

@@ -18,13 +18,13 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (as everyone writes it)
 from torch import Tensor, nn
 
-from ncelm import kernels
-from ncelm import model as core
-from ncelm.corpus import Boundary, contexts_and_targets
 from ncelm.errors import NcelmError
-from ncelm.model import ModelConfig
-from ncelm.scoring import Sides
-from ncelm.threads import Team
+from ncelm.kernels import steps as kernels
+from ncelm.kernels.threads import Team
+from ncelm.models import log_bilinear as core
+from ncelm.models.base import Sides
+from ncelm.models.log_bilinear import ModelConfig
+from ncelm.text.store import Boundary, contexts_and_targets
 from ncelm.torch.losses import EXACT_SCORES
 
 HISTORY, BLOCK = 256, 512  # an LSTM reads a text that runs on in blocks, each after so many words to warm up

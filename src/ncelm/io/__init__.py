@@ -1,0 +1,1 @@
+"""Files: atomic writes, locks, array files, metrics, the run directory, machine information."""

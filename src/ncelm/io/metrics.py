@@ -1,0 +1,47 @@
+"""metrics.jsonl: one JSON record a line."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ncelm.errors import NcelmError
+from ncelm.io.files import read_bytes, write_whole
+
+
+@dataclass
+class Metrics:
+    """metrics.jsonl: lines are only ever added, except that a resumed run drops those it will write again."""
+
+    path: Path
+
+    @property
+    def size(self) -> int:
+        """Bytes written so far."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
+    def cut(self, size: int) -> None:
+        """Forget all but the first `size` bytes."""
+        if self.size < size:
+            raise NcelmError(
+                f"{self.path} is gone or was cut short: restore it from a copy, or train with another --out"
+            )
+        if self.size > size:
+            content = read_bytes(self.path)[:size]
+            with write_whole(self.path) as file:
+                file.write(content)
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Append one line."""
+        content = read_bytes(self.path) if self.path.exists() else b""
+        with write_whole(self.path) as file:
+            file.write(content + (json.dumps(record, allow_nan=False) + "\n").encode())
+
+    def read(self) -> list[dict[str, Any]]:
+        """All records."""
+        if not self.path.exists():
+            return []
+        try:
+            return [json.loads(line) for line in read_bytes(self.path).decode().splitlines()]
+        except ValueError:
+            raise NcelmError(f"{self.path} is damaged: every line of it should be JSON") from None

@@ -1,0 +1,49 @@
+"""A team of threads that enter one compiled kernel together."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import scipy.linalg.cython_blas  # noqa: F401  (the BLAS must be loaded before its threads can be limited)
+from threadpoolctl import threadpool_limits
+
+from ncelm.errors import NcelmError
+from ncelm.io.machine import available_cores
+from ncelm.kernels.steps import SYNC_STRIDE
+
+
+class Team:
+    """Runs kernels of the form kernel(thread, threads, sync, …) on all its threads at once.
+
+    While a team is open, BLAS stays on the thread that calls it: the kernels share out the work themselves, in
+    blocks that do not depend on the number of threads.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self.threads = available_cores() if threads is None else threads
+        if not 1 <= self.threads <= 1024:
+            raise NcelmError(f"--threads is {self.threads}: give a number from 1 to 1024")
+
+    def __enter__(self) -> Self:
+        self._limits = threadpool_limits(limits=1, user_api="blas")
+        self._pool = ThreadPoolExecutor(self.threads) if self.threads > 1 else None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._pool:
+            self._pool.shutdown()
+        self._limits.restore_original_limits()
+
+    def run(self, kernel: Callable[..., None], phases: int, *arguments: Any) -> None:
+        """Enter the kernel with every thread and return when all are through."""
+        sync = np.zeros(phases * SYNC_STRIDE, np.int64)
+        if self._pool is None:
+            kernel(0, 1, sync, *arguments)
+            return
+        futures = [self._pool.submit(kernel, t, self.threads, sync, *arguments) for t in range(self.threads)]
+        for future in futures:
+            future.result()

@@ -1,0 +1,1 @@
+"""Estimators as pure functions of scores, and the reference equations."""

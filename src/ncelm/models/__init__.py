@@ -1,0 +1,1 @@
+"""Everything that assigns probabilities or scores to words."""

@@ -1,0 +1,194 @@
+"""The log-bilinear model: what its parameters are, and what score it gives a word in a context (Eq. 1–3)."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+import numpy as np
+from tyro.conf import arg
+
+from ncelm.errors import NcelmError
+from ncelm.kernels import steps as kernels
+from ncelm.kernels.threads import Team
+from ncelm.models.base import Sides
+
+Matrices = Literal["full", "diagonal"]
+Architecture = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The shape of a model."""
+
+    architecture: Annotated[Architecture, arg(name="model")] = "log-bilinear"
+    """What the score of a word is made of: log-bilinear, or, with the extra `torch`, a feed-forward network, a long
+    short-term memory, or a maximum-entropy model (a weight for each n-gram)."""
+    context: int = 4
+    """Words before the predicted word that the model sees."""
+    context_after: int = 0
+    """Words after it that the model sees. With some on both sides, it fills gaps and has no sentence probability."""
+    dim: int = 100
+    """Dimensions of the word vectors."""
+    matrices: Matrices = "full"
+    """Context matrices C_i: full (the paper's section 4) or diagonal (section 5: much faster when dim is large)."""
+    shared_tables: bool = False
+    """One table of vectors for words as context and as prediction, instead of two."""
+    hidden: int = 0
+    """Hidden units of a feed-forward network or a long short-term memory; 0 for as many as --dim."""
+    features: int = 4_000_000
+    """Weights of a maximum-entropy model: n-grams are hashed to so many."""
+
+    def __post_init__(self) -> None:
+        limits = {
+            "context": (0, 100_000),
+            "context_after": (0, 100_000),
+            "dim": (1, 100_000),
+            "hidden": (0, 100_000),
+            "features": (1, 10**10),
+        }
+        for name, (least, most) in limits.items():
+            value = getattr(self, name)
+            if type(value) is not int:
+                raise NcelmError(f"--{name.replace('_', '-')} is {value!r}: give a whole number")
+            if not least <= value <= most:
+                raise NcelmError(f"--{name.replace('_', '-')} is {value}: give at least {least} (and at most {most:,})")
+        if self.architecture not in get_args(Architecture):
+            raise NcelmError(f"--model is {self.architecture}: choose one of {', '.join(get_args(Architecture))}")
+        if self.matrices not in get_args(Matrices):
+            raise NcelmError(f"--matrices is {self.matrices}: choose one of {', '.join(get_args(Matrices))}")
+        if type(self.shared_tables) is not bool:
+            raise NcelmError(f"--shared-tables is {self.shared_tables!r}: it is True or False")
+        if self.architecture == "lstm" and self.context_after:
+            raise NcelmError("--model lstm reads forwards: it has no --context-after")
+        if self.positions == 0 and self.architecture != "lstm":
+            raise NcelmError("--context and --context-after are both 0: the model needs at least one context word")
+        if self.shared_tables and self.architecture in ("feed-forward", "lstm") and self.hidden not in (0, self.dim):
+            raise NcelmError(f"--shared-tables needs as many --hidden units as --dim, {self.dim}")
+
+    @property
+    def positions(self) -> int:
+        """How many context words there are on both sides together: c."""
+        return self.context + self.context_after
+
+    @property
+    def sides(self) -> Sides:
+        """On which sides they are."""
+        if not self.context_after:
+            return "before"
+        return "both" if self.context else "after"
+
+
+@dataclass(frozen=True, eq=False)
+class LogBilinear:
+    """A log-bilinear model: its configuration and its parameters θ, float32 and C-contiguous."""
+
+    config: ModelConfig
+    context_vectors: np.ndarray  # r_w, (V + 1, d): the last row is the out-of-sentence word
+    target_vectors: np.ndarray  # q_w, (V, d): a view of context_vectors where tables are shared
+    biases: np.ndarray  # b_w, (V,)
+    matrices: np.ndarray  # C_i, (c, d, d), or their diagonals, (c, d)
+
+    @classmethod
+    def initialise(cls, config: ModelConfig, word_probabilities: np.ndarray, seed: int, spread: float) -> "LogBilinear":
+        """Small random vectors, C_i near identity / c, and biases such that the model starts as the unigram model."""
+        c, d, vocabulary = config.positions, config.dim, word_probabilities.size
+        random = np.random.Generator(np.random.Philox(seed))
+
+        def normal(shape: tuple[int, ...], scale: float) -> np.ndarray:
+            return random.standard_normal(shape, np.float32) * np.float32(scale)
+
+        context_vectors = normal((vocabulary + 1, d), spread)
+        target_vectors = context_vectors[:vocabulary] if config.shared_tables else normal((vocabulary, d), spread)
+        if config.matrices == "full":
+            matrices = np.eye(d, dtype=np.float32) / np.float32(c) + normal((c, d, d), 0.01)
+        else:
+            matrices = np.full((c, d), 1.0 / c, np.float32)
+        return cls(config, context_vectors, target_vectors, np.log(word_probabilities).astype(np.float32), matrices)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """The parameters by name, each once: what a model file holds."""
+        arrays = {
+            "context_vectors": self.context_vectors,
+            "target_vectors": self.target_vectors,
+            "biases": self.biases,
+            "matrices": self.matrices,
+        }
+        if self.config.shared_tables:
+            del arrays["target_vectors"]
+        return arrays
+
+    @staticmethod
+    def shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tuple[int, ...]]:
+        """The shape each array of such a model must have."""
+        c, d = config.positions, config.dim
+        shapes: dict[str, tuple[int, ...]] = {
+            "context_vectors": (vocabulary_size + 1, d),
+            "target_vectors": (vocabulary_size, d),
+            "biases": (vocabulary_size,),
+            "matrices": (c, d, d) if config.matrices == "full" else (c, d),
+        }
+        if config.shared_tables:
+            del shapes["target_vectors"]
+        return shapes
+
+    @classmethod
+    def from_arrays(cls, config: ModelConfig, arrays: dict[str, np.ndarray]) -> "LogBilinear":
+        """The model that has these parameters (shapes as `shapes` says)."""
+        context_vectors = arrays["context_vectors"]
+        return cls(
+            config,
+            context_vectors,
+            context_vectors[:-1] if config.shared_tables else arrays["target_vectors"],
+            arrays["biases"],
+            arrays["matrices"],
+        )
+
+    def parameters(self) -> kernels.Parameters:
+        """The parameters as the compiled code takes them."""
+        return kernels.Parameters(self.context_vectors, self.target_vectors, self.biases, self.matrices)
+
+    def predict(self, contexts: np.ndarray) -> np.ndarray:
+        """q̂ = Σ_i C_i r_wi (Eq. 2): contexts (n, c) → (n, d)."""
+        contexts = np.ascontiguousarray(contexts, np.int64)
+        if contexts.ndim != 2 or contexts.shape[1] != self.config.positions:
+            raise ValueError(f"contexts must be (n, {self.config.positions}), not {contexts.shape}")
+        if contexts.size and not 0 <= contexts.min() <= contexts.max() <= self.biases.size:
+            raise IndexError(f"context words must be ids from 0 to {self.biases.size}")
+        out = np.empty((len(contexts), self.config.dim), np.float32)
+        kernels.predict_contexts(self.parameters(), contexts, out)
+        return out
+
+    @property
+    def sides(self) -> Sides:
+        """Which words around the predicted one the model sees."""
+        return self.config.sides
+
+    def score_positions(
+        self, corpus: kernels.Corpus, first: int, last: int, team: Team, normalised: bool = True
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """s(w, h) and log Z(h), each (last - first,), of the words at positions first..last of a text.
+
+        Unless `normalised`, Z is taken to be 1, as NCE trained it to be, and the vocabulary is not summed over.
+        """
+        scores, log_z = np.empty(last - first, np.float32), np.empty((last - first) * normalised, np.float64)
+        corpus = corpus._replace(before=self.config.context)
+        team.run(kernels.score_positions, 1, corpus, self.parameters(), first, last, scores, log_z)
+        return scores, log_z if normalised else np.zeros(last - first)
+
+    def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
+        """log P of every word, (V,), between these words of a sentence."""
+        c, c_after = self.config.context, self.config.context_after
+        left = np.concatenate([np.full(c, pad_id), before])[len(before) :]  # the last c
+        right = np.concatenate([after, np.full(c_after, pad_id)])[:c_after]
+        contexts = np.concatenate([left, right]).astype(np.int64)[None]
+        return self.log_probabilities(contexts)[0].astype(np.float64)
+
+    def scores(self, contexts: np.ndarray) -> np.ndarray:
+        """s(w, h) = q̂ᵀ q_w + b_w (Eq. 3) for every word: contexts (n, c) → (n, V). Not normalised."""
+        return self.predict(contexts) @ self.target_vectors.T + self.biases
+
+    def log_probabilities(self, contexts: np.ndarray) -> np.ndarray:
+        """log P(w|h) (Eq. 1) for every word, exactly normalised: contexts (n, c) → (n, V) float64."""
+        scores = self.scores(contexts).astype(np.float64)
+        largest = scores.max(axis=1, keepdims=True)
+        scores -= largest + np.log(np.exp(scores - largest).sum(axis=1, keepdims=True))
+        return scores

@@ -1,0 +1,162 @@
+"""The demonstration: a real model from English that every machine has, by NCE and by maximum likelihood."""
+
+import ast
+import re
+import shutil
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ncelm.errors import NcelmError
+from ncelm.io.files import refuse_existing, write_errors, write_whole
+from ncelm.io.metrics import Metrics
+from ncelm.io.run import METRICS
+from ncelm.language_model import LanguageModel
+from ncelm.paper import plots
+from ncelm.text.prepare import prepare
+from ncelm.text.store import TokenStore
+from ncelm.training.config import TrainConfig
+from ncelm.training.loop import Progress, train
+from ncelm.training.recipes import recipe
+
+SENTENCE = "This function returns a list of strings."
+SCRAMBLED = "Strings returns of a this list function."
+WORDS = ("string", "file", "returns", "two")
+
+
+def demo(
+    out: Path, threads: int | None, say: Callable[[str], None], progress: Callable[[Progress], None]
+) -> dict[str, Any]:
+    """Prepare, train twice, compare and plot in the folder `out`; return the figures."""
+    refuse_existing(out)
+    try:
+        return _demo(out, threads, say, progress)
+    except BaseException:  # also Ctrl-C: a demonstration is quickly repeated
+        shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _demo(
+    out: Path, threads: int | None, say: Callable[[str], None], progress: Callable[[Progress], None]
+) -> dict[str, Any]:
+    began = time.perf_counter()
+    with write_errors(out):
+        out.mkdir(parents=True)
+    say("reading Python's own documentation …")
+    write_text(out / "text.txt")
+    store = prepare(
+        [out / "text.txt"],
+        out=out / "store",
+        lowercase=True,
+        min_count=3,
+        punkt="train",
+        valid_sentences=1000,
+        test_sentences=1000,
+    )
+    say(
+        f"{store.split('train').tokens:,} words, {len(store.vocabulary):,} different ones "
+        f"({time.perf_counter() - began:.0f} s to prepare)"
+    )
+    say("training by NCE, then by maximum likelihood (the first time, compiling comes before that) …")
+    nce = recipe("default").with_changes(epochs=3)
+    results = {
+        name: _train_one(store, out / name.lower(), config, threads, progress)
+        for name, config in (("NCE", nce), ("ML", nce.with_changes(estimator="ml")))
+    }
+    _show(results, say)
+    _show_words(LanguageModel.load(out / "nce", threads), say)
+    plot(out, results, say)
+    say(f"everything is in {out}: try `ncelm neighbors {out / 'nce'} list` or `ncelm evaluate {out / 'nce'}`")
+    return results
+
+
+# -- the text --------------------------------------------------------------------------------------------------------
+
+
+def write_text(path: Path) -> None:
+    """Write the prose of the standard library's documentation to `path`, a blank line between paragraphs."""
+    paragraphs = list(dict.fromkeys(p for text in _documentation() for p in _prose(text)))
+    if sum(len(paragraph) for paragraph in paragraphs) < 100_000:
+        raise NcelmError("this Python has too little documentation for the demo: train on a text of your own")
+    with write_whole(path) as file:
+        file.write("\n\n".join(paragraphs).encode())
+
+
+def _documentation() -> Iterator[str]:
+    """Documentation strings and help topics, read from the sources: nothing is imported or run."""
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for source in sorted(library.rglob("*.py")):
+        parts = source.relative_to(library).parts
+        if {"test", "tests", "site-packages", "dist-packages"} & set(parts):
+            continue
+        try:
+            tree = ast.parse(source.read_bytes())
+        except (SyntaxError, ValueError, OSError):
+            continue  # templates, and sources in odd encodings
+        if parts[0] == "pydoc_data":
+            yield from (
+                node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            )
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield ast.get_docstring(node) or ""
+
+
+def _prose(text: str) -> Iterator[str]:
+    """Those paragraphs of a documentation string that are English and not code, tables or signatures."""
+    for paragraph in re.split(r"\n\s*\n", text):
+        line = " ".join(paragraph.split())
+        letters = sum(character.isalpha() or character == " " for character in line)
+        if len(line) > 40 and letters > 0.85 * len(line) and re.search(r"[.:?!]$", line):
+            yield line.rstrip(":") + "." if line.endswith(":") else line
+
+
+# -- the comparison --------------------------------------------------------------------------------------------------
+
+
+def _train_one(
+    store: TokenStore, out: Path, config: TrainConfig, threads: int | None, progress: Callable[[Progress], None]
+) -> dict[str, Any]:
+    last = train(store, out, config, threads=threads, progress=progress)
+    test = LanguageModel.load(out, threads).evaluate_split(store, "test")
+    return {
+        "seconds": last["seconds"],
+        "words_per_second": last["words"] * last["epoch"] / last["seconds"],
+        "epochs": last["epoch"],
+        **{f"test_{name}": value for name, value in test.as_dict().items()},
+        "curve": [(line["seconds"], line["valid_perplexity"]) for line in Metrics(out / METRICS).read()],
+    }
+
+
+def _show(results: dict[str, dict[str, Any]], say: Callable[[str], None]) -> None:
+    say("")
+    say("       training   words/s   test perplexity   log Z (0: normalises itself)")
+    for name, r in results.items():
+        say(
+            f"  {name:4} {r['seconds']:7.1f} s {r['words_per_second']:9,.0f} {r['test_perplexity']:17.1f}   "
+            f"{r['test_log_z_mean']:+.2f} ± {r['test_log_z_std']:.2f}"
+        )
+    faster = results["ML"]["seconds"] / results["NCE"]["seconds"]
+    say(f"\nNCE never summed over the vocabulary and was {faster:.0f} times faster, over the same text as often.")
+
+
+def _show_words(lm: LanguageModel, say: Callable[[str], None]) -> None:
+    say("\nnearest words:")
+    for word in WORDS:
+        if word in lm.vocabulary:
+            say(f"  {word:8} {', '.join(near for near, _ in lm.neighbors(word, 6))}")
+    say("\nlog-probability of a sentence, and of its words in another order:")
+    for sentence in (SENTENCE, SCRAMBLED):
+        say(f"  {lm.score(sentence):7.1f}  {sentence}")
+
+
+def plot(folder: Path, results: dict[str, dict[str, Any]], say: Callable[[str], None]) -> None:
+    """Perplexity against training time, as plot.png; where matplotlib is not installed, say how to get it."""
+    curves = {name: ([x for x, _ in r["curve"]], [y for _, y in r["curve"]]) for name, r in results.items()}
+    if plots.perplexity_against_time(folder / "plot.png", curves, "validation"):
+        say(f"\nperplexity against time: {folder / 'plot.png'}")
+    else:
+        say("\nno plot: matplotlib is not installed (pip install 'ncelm[plots]')")

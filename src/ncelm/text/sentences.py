@@ -1,0 +1,122 @@
+"""Prose to sentences, by Punkt (Kiss & Strunk 2006), through NLTK."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from ncelm.errors import NcelmError
+from ncelm.io.files import read_json, write_json
+
+PIECE_CHARACTERS = 20_000  # Punkt's time grows with the square of the length on text such as ". . . . ."
+PUNKT_TRAINING_CHARACTERS = 5_000_000  # about a million words: half a minute, and Punkt needs no more
+
+BLANK_LINE = re.compile(r"\n\s*\n")
+
+
+class SentenceSplitter:
+    """Prose to sentences, by Punkt (Kiss & Strunk 2006): unsupervised, for texts in European languages."""
+
+    def __init__(self, parameters: Any) -> None:
+        """Take NLTK's `PunktParameters`; users call `english`, `train` or `load`."""
+        from nltk.tokenize.punkt import PunktSentenceTokenizer
+
+        self._parameters = parameters
+        # Punkt looks up every word it meets; a defaultdict would remember each of them for good.
+        parameters.ortho_context = _ZeroIfMissing(parameters.ortho_context)
+        self._tokenizer = PunktSentenceTokenizer(parameters)
+
+    @classmethod
+    def english(cls) -> "SentenceSplitter":
+        """Return NLTK's ready model for English, which must have been downloaded once."""
+        from nltk.tokenize.punkt import PunktTokenizer
+
+        try:
+            return cls(PunktTokenizer("english")._params)
+        except (LookupError, OSError):
+            raise NcelmError(
+                "NLTK's English sentence model is not installed: run `python -m nltk.downloader punkt_tab`, "
+                "or pass --punkt train to learn the sentence ends from your own text, without a download"
+            ) from None
+
+    @classmethod
+    def train(cls, chunks: Iterable[str]) -> "SentenceSplitter":
+        """Learn abbreviations and sentence starters from the text itself (its first 5 million characters)."""
+        from nltk.tokenize.punkt import PunktTrainer
+
+        trainer = PunktTrainer()
+        left = PUNKT_TRAINING_CHARACTERS
+        for chunk in chunks:
+            # The trainer runs an expression over each line, under a time limit: no line may be endless.
+            lines = (piece for line in chunk[:left].split("\n") for piece in _pieces(line) or [""])
+            trainer.train("\n".join(lines), finalize=False)
+            left -= len(chunk)
+            if left <= 0:
+                break
+        return cls(trainer.get_params())
+
+    def sentences(self, text: str) -> list[str]:
+        """Return the sentences of some paragraphs; a blank line always ends a sentence, a line end never."""
+        return [sentence for paragraph in BLANK_LINE.split(text) for sentence in self._paragraph(paragraph)]
+
+    def _paragraph(self, text: str) -> list[str]:
+        """Return the sentences of one paragraph, handing it to Punkt in pieces of bounded length."""
+        found: list[str] = []
+        for piece in _pieces(" ".join(text.split())):
+            # The last sentence of the former piece was cut short, unless it is a piece by itself.
+            if found and len(found[-1]) < PIECE_CHARACTERS:
+                piece = f"{found.pop()} {piece}"
+            found += self._tokenizer.tokenize(piece)
+        return found
+
+    def save(self, folder: Path) -> None:
+        """Write the model into `folder`, as punkt.json."""
+        parameters = self._parameters
+        content = {
+            "format": "ncelm-punkt",
+            "version": 1,
+            "abbreviations": sorted(parameters.abbrev_types),
+            "collocations": sorted(map(list, parameters.collocations)),
+            "sentence_starters": sorted(parameters.sent_starters),
+            "orthographic_contexts": dict(sorted(parameters.ortho_context.items())),
+        }
+        write_json(folder / "punkt.json", content)
+
+    @classmethod
+    def load(cls, folder: Path) -> "SentenceSplitter":
+        """Read what `save` wrote."""
+        from nltk.tokenize.punkt import PunktParameters
+
+        content = read_json(folder / "punkt.json", "sentence model", "ncelm-punkt", 1)
+        parameters = PunktParameters()
+        try:
+            parameters.abbrev_types = {_string(word) for word in content["abbreviations"]}
+            parameters.collocations = {(_string(a), _string(b)) for a, b in content["collocations"]}
+            parameters.sent_starters = {_string(word) for word in content["sentence_starters"]}
+            parameters.ortho_context = {w: int(flags) for w, flags in content["orthographic_contexts"].items()}
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise NcelmError(f"{folder / 'punkt.json'} is damaged: prepare the store anew") from None
+        return cls(parameters)
+
+
+class _ZeroIfMissing(dict[str, int]):
+    def __missing__(self, key: str) -> int:
+        return 0
+
+
+def _string(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _pieces(text: str) -> list[str]:
+    """Cut a text at blanks into pieces of at most PIECE_CHARACTERS."""
+    pieces = []
+    start = 0
+    while len(text) - start > PIECE_CHARACTERS:
+        blank = text.rfind(" ", start + 1, start + PIECE_CHARACTERS)
+        stop = blank if blank > 0 else start + PIECE_CHARACTERS  # a word that long is no word: cut it anywhere
+        pieces.append(text[start:stop])
+        start = stop + (blank > 0)
+    return [*pieces, text[start:]] if start < len(text) else pieces

@@ -1,0 +1,60 @@
+"""How a sentence becomes words."""
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from ncelm.errors import NcelmError
+
+Tokenizer = Literal["whitespace", "treebank"]
+
+
+@dataclass(frozen=True)
+class TextSettings:
+    """How a sentence becomes words; kept with every store and model, so that later text is read alike.
+
+    >>> TextSettings("treebank", lowercase=True).words("They'll come, he said.")
+    ['they', "'ll", 'come', ',', 'he', 'said', '.']
+    """
+
+    tokenizer: Tokenizer = "whitespace"
+    lowercase: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what is neither: a store or a model would be read in another way than it was made."""
+        if self.tokenizer not in get_args(Tokenizer):
+            raise NcelmError(f"the tokenizer is {self.tokenizer!r}: it must be {' or '.join(get_args(Tokenizer))}")
+        if type(self.lowercase) is not bool:
+            raise NcelmError(f"--lowercase is {self.lowercase!r}: it must be True or False")
+
+    def words(self, sentence: str) -> list[str]:
+        """Return the words of one sentence; no word contains white space."""
+        if self.tokenizer == "treebank":
+            # Runs of white space go first: one of NLTK's expressions takes quadratic time on them.
+            words = _treebank_tokenizer().tokenize(" ".join(sentence.split()))
+            return [word.lower() for word in words] if self.lowercase else words
+        return sentence.lower().split() if self.lowercase else sentence.split()
+
+
+@functools.cache
+def _treebank_tokenizer() -> Any:
+    """Return NLTK's Treebank tokenizer, running on the standard library's regular expressions.
+
+    Recent NLTK runs every expression under a time limit. These expressions are linear on a sentence, so the
+    limit only costs: half the speed, and an error that depends on how busy the machine is.
+    """
+    from nltk.tokenize import TreebankWordTokenizer
+
+    def standard(pattern: Any) -> re.Pattern[str]:
+        return re.compile(pattern.pattern, pattern.flags & re.IGNORECASE)
+
+    tokenizer = TreebankWordTokenizer()
+    for name in ("STARTING_QUOTES", "PUNCTUATION", "ENDING_QUOTES"):
+        setattr(tokenizer, name, [(standard(p), new) for p, new in getattr(tokenizer, name)])
+    for name in ("PARENS_BRACKETS", "DOUBLE_DASHES"):
+        pattern, new = getattr(tokenizer, name)
+        setattr(tokenizer, name, (standard(pattern), new))
+    for name in ("CONTRACTIONS2", "CONTRACTIONS3"):
+        setattr(tokenizer, name, [standard(p) for p in getattr(tokenizer, name)])
+    return tokenizer

@@ -1,0 +1,318 @@
+"""The token store: a text as word ids on disk, memory-mapped, and the (context, target) pairs in it.
+
+A store is a folder, made by `ncelm.preparing.prepare`:
+
+    store.json         what it is, how it was made, and the size and sha256 of each split
+    vocab.txt          the vocabulary, made from the training split
+    punkt.json         the sentence model, if the text was prose
+    train.ids          the ids, little-endian; every sentence is followed by the id of </s>
+    train.sentences    where sentences begin: sentences + 1 little-endian uint64, the last being the end
+    valid.*, test.*    likewise, where there are such splits
+
+The boundary says what a context may see. "stream": the text is one long stream and contexts run across
+`</s>`. "sentence": a context sees its own sentence only.
+"""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from ncelm import __version__
+from ncelm.errors import NcelmError
+from ncelm.io.files import read_json, write_json
+from ncelm.text.sentences import SentenceSplitter
+from ncelm.text.settings import TextSettings, Tokenizer
+from ncelm.text.vocabulary import Vocabulary
+
+Boundary = Literal["stream", "sentence"]
+SPLITS = ("train", "valid", "test")
+FORMAT = "ncelm-store"
+VERSION = 1
+_BLOCK_IDS = 1 << 22
+_OFFSET = np.dtype("<u8")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One part of a store: its ids, one after another, and where its sentences begin."""
+
+    name: str
+    ids: npt.NDArray[np.unsignedinteger]  # (tokens,) uint16 or uint32
+    sentences: npt.NDArray[np.uint64]  # (n_sentences + 1,) offsets into ids
+    unknown: int  # how many tokens are <unk>
+
+    @property
+    def tokens(self) -> int:
+        """The number of words, counting the `</s>` after each sentence."""
+        return len(self.ids)
+
+    @property
+    def n_sentences(self) -> int:
+        """The number of sentences."""
+        return len(self.sentences) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class TokenStore:
+    """A prepared text, opened for reading."""
+
+    path: Path
+    boundary: Boundary
+    vocabulary: Vocabulary
+    text: TextSettings
+    punkt: str | None  # "english" or "train" for prose, None for text that came one sentence a line
+    splits: dict[str, Split]
+    fingerprint: str  # equal fingerprints: the same ids with the same meaning
+
+    @classmethod
+    def open(cls, path: "Path | str | TokenStore") -> "TokenStore":
+        """Open the store at `path`, after checking that its files are whole and agree with each other.
+
+        A store that is open already is returned as it is.
+        """
+        if isinstance(path, TokenStore):
+            return path
+        path = Path(path)
+        about = read_json(path / "store.json", "token store", FORMAT, VERSION)
+        vocabulary = Vocabulary.load(path / "vocab.txt")
+        dtype = id_type(len(vocabulary))
+        described = about.get("splits")
+        for holds, fault in (
+            (about.get("vocabulary_size") == len(vocabulary), "vocab.txt has another size than it says"),
+            (
+                about.get("vocabulary_digest") == vocabulary.digest,
+                "vocab.txt is not the one it was made with",
+            ),
+            (about.get("boundary") in get_args(Boundary), "no boundary"),
+            (about.get("dtype") == dtype.name, "the dtype is wrong"),
+            (about.get("punkt") in (None, "english", "train"), "punkt is wrong"),
+            (isinstance(described, dict) and "train" in described, "no training split"),
+            (isinstance(described, dict) and set(described) <= set(SPLITS), "unknown splits"),
+        ):
+            _require(holds, path, fault)
+        assert isinstance(described, dict)
+        splits = {
+            name: _open_split(path, name, described[name], dtype, vocabulary.counts)
+            for name in SPLITS
+            if name in described
+        }
+        return cls(
+            path=path,
+            boundary=about["boundary"],
+            vocabulary=vocabulary,
+            text=_text_settings(path, about.get("text")),
+            punkt=about.get("punkt"),
+            splits=splits,
+            fingerprint=_fingerprint(about),
+        )
+
+    def split(self, name: str) -> Split:
+        """Return a split, or say which there are."""
+        if name not in self.splits:
+            raise NcelmError(f"{self.path} has no {name} split: it has {', '.join(self.splits)}")
+        return self.splits[name]
+
+    @property
+    def pad_id(self) -> int:
+        """The id in context positions that lie outside the text a context may see."""
+        stream = self.boundary == "stream"
+        return self.vocabulary.end_id if stream else self.vocabulary.out_of_sentence_id
+
+    def sentence_splitter(self) -> SentenceSplitter | None:
+        """Return the sentence model the text was split with; None if it came one sentence a line."""
+        return SentenceSplitter.load(self.path) if self.punkt else None
+
+
+def contexts_and_targets(
+    ids: npt.NDArray[np.integer],
+    positions: npt.ArrayLike,
+    before: int,
+    after: int,
+    boundary: Boundary,
+    end_id: int,
+    pad_id: int,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the context words and the target word of each position.
+
+    Contexts are (B, before + after): the word `before` places back first, up to the word just before the
+    target, then the words after it, nearest first. Beyond the ends of `ids` stands `pad_id`. With boundary
+    "sentence" the `</s>` on either side, and all that lies beyond it, is `pad_id` too; a target that is
+    itself `</s>` ends its sentence, so that it has a left context only.
+
+    This is the readable twin of the compiled loop that training uses.
+    """
+    where = np.asarray(positions, dtype=np.int64)  # (B,)
+    if where.size and (where.min() < 0 or where.max() >= len(ids)):
+        raise IndexError(f"positions must lie between 0 and {len(ids) - 1}")
+    targets = ids[where].astype(np.int64)  # (B,)
+    contexts = np.empty((len(where), before + after), dtype=np.int64)  # (B, before + after)
+    left = [(before - distance, -distance) for distance in range(1, before + 1)]
+    right = [(before + distance - 1, distance) for distance in range(1, after + 1)]
+    ended = (boundary == "sentence") & (targets == end_id)
+    for walk, inside in ((left, np.ones(len(where), bool)), (right, ~ended)):
+        for column, step in walk:
+            neighbour = where + step
+            inside &= (neighbour >= 0) & (neighbour < len(ids))
+            words = ids[np.clip(neighbour, 0, len(ids) - 1)]  # (B,)
+            if boundary == "sentence":
+                inside &= words != end_id
+            contexts[:, column] = np.where(inside, words, pad_id)
+    return contexts, targets
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Writing, for `preparing`
+
+
+class SplitWriter:
+    """Writes the two files of a split as its ids come in; a context manager."""
+
+    def __init__(self, folder: Path, name: str, dtype: np.dtype[np.unsignedinteger]) -> None:
+        self.tokens = self.sentences = self.unknown = 0
+        self._dtype = dtype
+        self._hash = hashlib.sha256()
+        self._paths = (folder / f"{name}.ids", folder / f"{name}.sentences")
+
+    def __enter__(self) -> "SplitWriter":
+        self._ids, self._offsets = (path.open("wb") for path in self._paths)
+        self._offsets.write(bytes(_OFFSET.itemsize))  # the first sentence begins at 0
+        return self
+
+    def write(self, ids: npt.NDArray[np.int64]) -> None:
+        """Append ids; the end of a sentence is where `</s>` is."""
+        stored = ids.astype(self._dtype)  # (n,)
+        self._ids.write(stored.data)
+        self._hash.update(stored.data)
+        ends = np.flatnonzero(ids == Vocabulary.end_id) + 1 + self.tokens
+        self._offsets.write(ends.astype(_OFFSET).data)
+        self.tokens += len(ids)
+        self.sentences += len(ends)
+        self.unknown += int(np.count_nonzero(ids == Vocabulary.unknown_id))
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        with self._ids, self._offsets:
+            for file in (self._ids, self._offsets):
+                file.flush()
+                os.fsync(file.fileno())
+
+    def description(self) -> dict[str, Any]:
+        """Return what store.json says of the split."""
+        return {
+            "tokens": self.tokens,
+            "sentences": self.sentences,
+            "unknown": self.unknown,
+            "sha256": self._hash.hexdigest(),
+        }
+
+
+def write_description(
+    folder: Path,
+    *,
+    boundary: Boundary,
+    vocabulary: Vocabulary,
+    text: TextSettings,
+    punkt: str | None,
+    splits: dict[str, SplitWriter],
+    settings: dict[str, Any],
+) -> None:
+    """Write store.json; `settings` are what else the user chose, kept for the record."""
+    about = {
+        "format": FORMAT,
+        "version": VERSION,
+        "boundary": boundary,
+        "dtype": id_type(len(vocabulary)).name,
+        "vocabulary_size": len(vocabulary),
+        "vocabulary_digest": vocabulary.digest,
+        "text": asdict(text),
+        "punkt": punkt,
+        "splits": {name: split.description() for name, split in splits.items()},
+        "prepared_with": __version__,
+        "settings": settings,
+    }
+    write_json(folder / "store.json", about)
+
+
+def id_type(vocabulary_size: int) -> np.dtype[np.unsignedinteger]:
+    """Return the smallest type that holds the ids of a vocabulary, always little-endian."""
+    return np.dtype("<u2") if vocabulary_size <= 65535 else np.dtype("<u4")
+
+
+# ---------------------------------------------------------------------------------------------------------
+# Checking what is on disk
+
+
+def _require(holds: bool, path: Path, fault: str) -> None:
+    if not holds:
+        raise NcelmError(f"{path / 'store.json'} is damaged ({fault}): prepare the store anew")
+
+
+def _open_split(
+    path: Path,
+    name: str,
+    described: object,
+    dtype: np.dtype[np.unsignedinteger],
+    expected_counts: npt.NDArray[np.int64],
+) -> Split:
+    vocabulary_size = len(expected_counts)
+    numbers = [described.get(key) for key in ("tokens", "sentences", "unknown")] if isinstance(described, dict) else []
+    _require(bool(numbers) and all(type(number) is int for number in numbers), path, f"no sizes of {name}")
+    tokens, sentences, unknown = (number for number in numbers if number is not None)
+    _require(0 < sentences <= tokens and 0 <= unknown <= tokens, path, f"impossible sizes of {name}")
+    ids = _map(path / f"{name}.ids", dtype, tokens)
+    offsets = _map(path / f"{name}.sentences", _OFFSET, sentences + 1)
+    # Compiled code indexes arrays with these numbers, unchecked: one bad number would read or write anywhere.
+    if offsets[0] != 0 or offsets[-1] != tokens or not bool(np.all(offsets[:-1] < offsets[1:])):
+        raise NcelmError(f"{path / name}.sentences is damaged: prepare the store anew")
+    counts, digest = np.zeros(vocabulary_size, np.int64), hashlib.sha256()
+    for start in range(0, tokens, _BLOCK_IDS):
+        block = ids[start : start + _BLOCK_IDS]
+        digest.update(block.data)
+        if block.max() >= vocabulary_size:
+            raise NcelmError(f"{path / name}.ids is damaged: prepare the store anew")
+        counts += np.bincount(block, minlength=vocabulary_size)
+    if not (
+        isinstance(described, dict)
+        and digest.hexdigest() == described.get("sha256")
+        and bool(np.all(ids[offsets[1:] - np.uint64(1)] == Vocabulary.end_id))
+    ):
+        raise NcelmError(f"{path / name}.ids is damaged: prepare the store anew")
+    _require(counts[Vocabulary.unknown_id] == unknown, path, f"the number of unknown words of {name} is wrong")
+    if name == "train" and not np.array_equal(counts, expected_counts):
+        raise NcelmError(
+            f"{path / 'vocab.txt'} has counts that are not those of the training text: prepare the store anew"
+        )
+    return Split(name, ids, offsets, unknown)
+
+
+def _map(path: Path, dtype: np.dtype[Any], length: int) -> npt.NDArray[Any]:
+    """Map a file of exactly `length` numbers into memory, for reading."""
+    try:
+        size = path.stat().st_size
+        if size != length * dtype.itemsize:
+            fault = "truncated" if size < length * dtype.itemsize else "longer than store.json says"
+            raise NcelmError(f"{path} is {fault}: prepare the store anew")
+        return np.memmap(path, dtype=dtype, mode="r", shape=(length,))
+    except FileNotFoundError:
+        raise NcelmError(f"{path} is missing: prepare the store anew") from None
+    except OSError as error:
+        raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
+
+
+def _text_settings(path: Path, content: object) -> TextSettings:
+    for tokenizer in get_args(Tokenizer):
+        for lowercase in (False, True):
+            settings = TextSettings(tokenizer, lowercase)
+            if content == asdict(settings):
+                return settings
+    raise NcelmError(f"{path / 'store.json'} is damaged (wrong text settings): prepare the store anew")
+
+
+def _fingerprint(about: dict[str, Any]) -> str:
+    relevant = {key: about[key] for key in ("boundary", "vocabulary_digest", "text", "splits")}
+    return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()

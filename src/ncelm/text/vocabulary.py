@@ -1,0 +1,163 @@
+"""Words and their ids.
+
+Id 0 is the unknown word `<unk>`, id 1 the end of a sentence `</s>`; then come the words by falling count,
+ties in alphabetical order. The word that stands outside a sentence is no word of the vocabulary: it is never
+predicted, so it has only a context id, the one after the last word.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ncelm.errors import NcelmError
+from ncelm.io.files import read_bytes, write_whole
+
+UNKNOWN = "<unk>"
+END = "</s>"
+RESERVED = frozenset({UNKNOWN, END, "<s>"})  # found in a text they are not ordinary words
+
+
+class Vocabulary:
+    """The words a model knows, with how often each occurred in the training text.
+
+    >>> vocabulary = Vocabulary.from_counts({"the": 3, "cat": 1, "dog": 2}, sentences=2, min_count=2)
+    >>> vocabulary.words
+    ('<unk>', '</s>', 'the', 'dog')
+    >>> vocabulary.encode(["the", "cat"]).tolist()
+    [2, 0]
+    >>> vocabulary.counts.tolist()
+    [1, 2, 3, 2]
+    """
+
+    unknown_id = 0
+    end_id = 1
+
+    def __init__(self, words: Sequence[str], counts: Sequence[int] | npt.NDArray[np.int64]) -> None:
+        """Take words in the order of their ids, `<unk>` and `</s>` first, and their training counts.
+
+        The count of `<unk>` is that of all unknown tokens, the count of `</s>` the number of sentences.
+        """
+        self.words = tuple(words)
+        self.counts = np.array(counts, dtype=np.int64)  # (V,)
+        self.counts.flags.writeable = False
+        self._ids = {word: id for id, word in enumerate(self.words)}
+        if self.words[:2] != (UNKNOWN, END):
+            raise NcelmError(f"a vocabulary begins with {UNKNOWN} and {END}, not with {list(self.words[:2])}")
+        if len(self._ids) != len(self.words):
+            raise NcelmError("a vocabulary names each word once")
+        if "<s>" in self._ids:
+            raise NcelmError("<s> is a reserved name and cannot be a word of the vocabulary")
+        if " ".join(self.words).split() != list(self.words):
+            raise NcelmError("a word of a vocabulary is not empty and contains no white space")
+        if self.counts.shape != (len(self.words),) or self.counts.min() < 0:
+            raise NcelmError("a vocabulary has one count for each word, none below 0")
+        try:
+            self._text = "\n".join(self.words).encode()
+        except UnicodeEncodeError:
+            raise NcelmError("a word of the vocabulary cannot be written as UTF-8") from None
+
+    @classmethod
+    def from_counts(
+        cls, counts: Mapping[str, int], sentences: int, min_count: int = 1, max_size: int | None = None
+    ) -> "Vocabulary":
+        """Make the vocabulary of a training text from how often each of its words occurs.
+
+        Words that occur fewer than `min_count` times are cut, then the rarest until `max_size` ids are left
+        (counting `<unk>` and `</s>`). Tokens cut away count as `<unk>`, as do tokens of the text that read
+        `<unk>`, `</s>` or `<s>`.
+        """
+        check_cut(min_count, max_size)
+        kept = [word for word, count in counts.items() if count >= min_count and word not in RESERVED]
+        kept.sort(key=lambda word: (-counts[word], word))
+        kept = kept if max_size is None else kept[: max_size - 2]
+        kept_counts = [counts[word] for word in kept]
+        unknown = sum(counts.values()) - sum(kept_counts)
+        return cls([UNKNOWN, END, *kept], [unknown, sentences, *kept_counts])
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: object) -> bool:
+        return word in self._ids
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self):,} words)"
+
+    @property
+    def out_of_sentence_id(self) -> int:
+        """The context id of what lies outside the sentence: the first that is no word."""
+        return len(self.words)
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of the words and their order: equal digests, equal ids."""
+        return hashlib.sha256(self._text).hexdigest()
+
+    def id(self, word: str) -> int:
+        """Return a word's id, that of `<unk>` for a word that is not in the vocabulary."""
+        return self._ids.get(word, self.unknown_id)
+
+    def word(self, id: int) -> str:
+        """Return the word with this id."""
+        if not 0 <= id < len(self.words):
+            raise IndexError(f"there is no word with id {id} in a vocabulary of {len(self):,}")
+        return self.words[id]
+
+    def encode(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Return the ids of words of a text.
+
+        The end of a sentence is not a word of a text: a token that reads `</s>` is unknown, like any other
+        that is not in the vocabulary.
+        """
+        ids = self._ids
+        found = np.fromiter(map(ids.get, words, repeat(self.unknown_id)), dtype=np.int64, count=len(words))  # (n,)
+        found[found == self.end_id] = self.unknown_id
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write one "word<TAB>count" a line, in the order of the ids."""
+        lines = (f"{word}\t{count}\n" for word, count in zip(self.words, self.counts.tolist(), strict=True))
+        with write_whole(path) as file:
+            file.write("".join(lines).encode())
+
+    @classmethod
+    def load(cls, path: Path) -> "Vocabulary":
+        """Read what `save` wrote, trusting nothing in it."""
+        content = read_bytes(path)
+        if not content:
+            raise NcelmError(f"{path} is empty: it should be a vocabulary")
+        try:
+            lines = content.decode().split("\n")
+        except UnicodeDecodeError as error:
+            bad = content.count(b"\n", 0, error.start) + 1
+            raise NcelmError(f"{path} is not a vocabulary: line {bad:,} is not UTF-8") from None
+        if lines.pop():
+            raise NcelmError(f"{path} is truncated in line {len(lines) + 1:,}: make it anew")
+        words: dict[str, int] = {}
+        for number, line in enumerate(lines, start=1):
+            word, _, count = line.partition("\t")
+            if word.split() != [word] or word == "<s>":
+                raise NcelmError(f"{path}, line {number:,}: {word[:40]!r} is not a word")
+            # No more than 18 digits, so that the number fits in 64 bits.
+            if not (count.isascii() and count.isdigit() and len(count) <= 18):
+                raise NcelmError(f"{path}, line {number:,}: there should be a word, a tab and a count")
+            if word in words:
+                raise NcelmError(f"{path}, line {number:,}: the word {word[:40]!r} occurs twice")
+            if number <= 2 and word != (UNKNOWN, END)[number - 1]:
+                raise NcelmError(f"{path}, line {number}: a vocabulary begins with {UNKNOWN} and {END}")
+            words[word] = int(count)
+        if len(words) < 2:
+            raise NcelmError(f"{path} is truncated: a vocabulary begins with {UNKNOWN} and {END}")
+        return cls(list(words), list(words.values()))
+
+
+def check_cut(min_count: int, max_size: int | None) -> None:
+    """Refuse limits that no vocabulary can have."""
+    if min_count < 1:
+        raise NcelmError(f"--min-count is {min_count}: it must be at least 1")
+    if max_size is not None and max_size < 4:
+        raise NcelmError(f"--vocabulary-size is {max_size}: it must be at least 4, for <unk>, </s> and two words")

@@ -1,0 +1,1 @@
+"""Training: configuration, schedule, engine, checkpoints, loop."""

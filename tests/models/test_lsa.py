@@ -1,0 +1,137 @@
+"""LSA: the matrix and its decomposition against dense algebra, what fits into a sentence, and mistakes."""
+
+import json
+
+import numpy as np
+import pytest
+from tests.models.test_ngram import random_lines, store_of
+
+from ncelm import load
+from ncelm.errors import NcelmError
+from ncelm.io import machine
+from ncelm.language_model import load_scorer
+from ncelm.models.base import Blank
+from ncelm.models.lsa import Lsa, decompose, train_lsa, weighted_counts
+from ncelm.text.store import TokenStore
+
+SEA = ["ship", "sail", "captain", "storm", "wave"]
+KITCHEN = ["oven", "bread", "butter", "knife", "cook"]
+
+
+def two_topics(seed=0, sentences=400):
+    """Sentences about the sea or about the kitchen, with words in between that are about nothing."""
+    rng = np.random.default_rng(seed)
+    topics = [SEA, KITCHEN]
+    return [" ".join([*rng.choice(topics[i % 2], 3, replace=False), "the", "and"]) for i in range(sentences)]
+
+
+@pytest.fixture
+def topics(tmp_path):
+    store_of(tmp_path, two_topics())
+    train_lsa(tmp_path / "store", tmp_path / "run", dim=2)
+    return tmp_path
+
+
+def test_the_matrix_is_log_entropy(tmp_path):
+    store = store_of(tmp_path, ["a b a", "b c", "c a <unk>"])
+    matrix = weighted_counts(store).toarray()
+    counts = np.zeros((len(store.vocabulary), 3))
+    for document, line in enumerate(["a b a", "b c", "c a"]):
+        for word in line.split():
+            counts[store.vocabulary.id(word), document] += 1
+    expected = np.zeros_like(counts)
+    for word, row in enumerate(counts):
+        if row.sum():
+            share = row[row > 0] / row.sum()
+            weight = 1 + (share * np.log(share)).sum() / np.log(3)
+            expected[word] = np.log1p(row) * weight
+    np.testing.assert_allclose(matrix, expected, atol=1e-6)
+
+
+def test_the_decomposition_is_the_singular_value_decomposition(tmp_path):
+    store = store_of(tmp_path, random_lines(1, sentences=200, words=30))
+    matrix = weighted_counts(store)
+    vectors = decompose(matrix, 5, seed=0)
+    left, _, _ = np.linalg.svd(matrix.toarray(), full_matrices=False)
+    exact = left[:, :5]
+    exact /= np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), 1e-9)
+    np.testing.assert_allclose(vectors[2:] @ vectors[2:].T, exact[2:] @ exact[2:].T, atol=2e-3)
+    assert not vectors[:2].any()  # <unk> and </s> say nothing
+    other = decompose(matrix, 5, seed=1)  # signs may differ, angles may not
+    np.testing.assert_allclose(other @ other.T, vectors @ vectors.T, atol=2e-3)
+
+
+def test_words_of_one_topic_are_neighbours(topics):
+    model = load_scorer(topics / "run")
+    assert isinstance(model, Lsa)
+    for topic in (SEA, KITCHEN):
+        assert {word for word, _ in model.neighbors(topic[0], 4)} == set(topic[1:])
+
+
+def test_the_choice_that_fits(topics):
+    model = load_scorer(topics / "run")
+    ((scores, _),) = model.choice_scores([Blank(["the", "captain"], [["wave"], ["butter"]], ["and", "sail"])])
+    sea, kitchen = scores
+    assert sea > kitchen
+    vectors, id = model.vectors(), model.vocabulary.id
+    by_hand = sum(vectors[id("wave")] @ vectors[id(word)] for word in ("the", "captain", "and", "sail"))
+    assert sea == pytest.approx(by_hand, abs=1e-5)
+    assert next(model.choice_scores([Blank(["the"], [["zebra"]], [])]))[0] == [0.0]
+    assert {word for word, _ in model.likeliest(["the", "ship"], ["and", "sail"], 5)} == set(SEA)
+
+
+def test_what_is_written_is_read(topics):
+    again = Lsa.load(topics / "run")
+    trained = train_lsa(TokenStore.open(topics / "store"), topics / "again", dim=2)
+    np.testing.assert_array_equal(again.unit_vectors, trained.unit_vectors)
+    assert (topics / "run/model.safetensors").read_bytes() == (topics / "again/model.safetensors").read_bytes()
+
+
+# -- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def test_lsa_is_no_language_model(topics):
+    with pytest.raises(NcelmError, match="gives words no probabilities"):
+        load(topics / "run")
+
+
+@pytest.mark.parametrize("dim", [0, -3, 14, 10_000])
+def test_impossible_dimensions(topics, dim):
+    with pytest.raises(NcelmError, match=f"--dim is {dim}: give a number from 1 to 13"):
+        train_lsa(topics / "store", topics / "other", dim=dim)
+    assert not (topics / "other").exists()
+
+
+def test_texts_that_say_nothing(tmp_path):
+    store = store_of(tmp_path, ["a b c d"] * 7)
+    with pytest.raises(NcelmError, match="every word is in all sentences alike"):
+        train_lsa(store, tmp_path / "run", dim=2)
+    (tmp_path / "one").mkdir()
+    with pytest.raises(NcelmError, match="too few sentences"):
+        train_lsa(store_of(tmp_path / "one", ["a b c d"]), tmp_path / "run", dim=1)
+    with pytest.raises(NcelmError, match="--seed is -1"):
+        train_lsa(store, tmp_path / "run", dim=1, seed=-1)
+
+
+def test_a_word_without_a_vector(topics):
+    with pytest.raises(NcelmError, match="has no vector"):
+        load_scorer(topics / "run").neighbors("<unk>")
+
+
+def test_too_little_memory_is_said_before_the_start(topics, monkeypatch):
+    monkeypatch.setattr(machine, "total_memory", lambda: 1000)
+    with pytest.raises(NcelmError, match="GB of memory"):
+        train_lsa(topics / "store", topics / "other", dim=2)
+
+
+def test_damage(topics):
+    with pytest.raises(NcelmError, match="exists already"):
+        train_lsa(topics / "store", topics / "run", dim=2)
+    path = topics / "run/model.safetensors"
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(NcelmError, match="damaged"):
+        Lsa.load(topics / "run")
+    content = json.loads((topics / "run/config.json").read_text())
+    (topics / "run/config.json").write_text(json.dumps(content | {"dim": "four"}))
+    with pytest.raises(NcelmError, match="damaged"):
+        Lsa.load(topics / "run")
