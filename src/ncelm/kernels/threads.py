@@ -6,12 +6,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
-import scipy.linalg.cython_blas  # noqa: F401  (the BLAS must be loaded before its threads can be limited)
-from threadpoolctl import threadpool_limits
 
 from ncelm.errors import NcelmError
 from ncelm.io.machine import available_cores
-from ncelm.kernels.steps import SYNC_STRIDE
+from ncelm.kernels.records import SYNC_STRIDE
 
 
 class Team:
@@ -27,6 +25,10 @@ class Team:
             raise NcelmError(f"--threads is {self.threads}: give a number from 1 to 1024")
 
     def __enter__(self) -> Self:
+        # imported here: they take longer to import than commands that run no kernel may take
+        import scipy.linalg.cython_blas  # noqa: F401  (the BLAS must be loaded before its threads can be limited)
+        from threadpoolctl import threadpool_limits
+
         self._limits = threadpool_limits(limits=1, user_api="blas")
         self._pool = ThreadPoolExecutor(self.threads) if self.threads > 1 else None
         return self
