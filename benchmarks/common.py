@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ncelm.kernels import steps as kernels
+from ncelm.kernels import records
 from ncelm.kernels.threads import Team
 from ncelm.models.log_bilinear import LogBilinear
 from ncelm.noise import Noise
@@ -23,7 +23,7 @@ def fresh_engine(config: TrainConfig, store: TokenStore, team: Team, model: LogB
     rows = config.optimizer == "adagrad"
     squares = [np.full((len(a) * rows, *a.shape[1:]), np.float32(config.adagrad_start)) for a in model.parameters()]
     sizes = config.sizes(len(store.vocabulary), store.split("train").tokens)
-    optimizer = kernels.Parameters(*squares)
+    optimizer = records.Parameters(*squares)
     return Engine(model, optimizer, noise, store, sizes, config.method, config.seed, config.penalty, team)
 
 

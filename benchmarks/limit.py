@@ -28,6 +28,7 @@ from numba import njit
 from common import fresh_engine, heading, made_up_store, say
 from ncelm.errors import NcelmError
 from ncelm.io.machine import surroundings
+from ncelm.kernels import records
 from ncelm.kernels import steps as kernels
 from ncelm.kernels.threads import Team
 from ncelm.models.log_bilinear import ModelConfig
@@ -291,7 +292,7 @@ def our_phases(engine: Engine, clock: Clock) -> dict[str, float]:
     gradient, weights = np.empty(d, np.float32), np.empty(plan.target_order.shape[1], np.float32)
     used = np.empty(plan.target_order.shape[1], np.int32)
     nothing = np.zeros(engine.sizes.planned, np.float32)
-    rates = kernels.Rates(nothing, nothing, engine.penalties)
+    rates = records.Rates(nothing, nothing, engine.penalties)
     positions = 0 if diagonal else c * -(-batch // kernels.POSITION_BLOCK)
     groups, targets = -(-int(plan.context_groups[0]) // block), -(-int(plan.target_groups[0]) // block)
     seed = np.uint64(0)

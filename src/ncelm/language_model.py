@@ -14,7 +14,7 @@ import numpy as np
 
 from ncelm.errors import NcelmError
 from ncelm.io import run
-from ncelm.kernels import steps as kernels
+from ncelm.kernels import records
 from ncelm.kernels.threads import Team
 from ncelm.models import description
 from ncelm.models.base import Blank, Scorer, WordModel
@@ -233,11 +233,11 @@ class LanguageModel:
         ids[is_word] = self.vocabulary.encode(list(chain.from_iterable(sentences)))
         return ids, ends
 
-    def _alone(self, ids: np.ndarray) -> kernels.Corpus:
+    def _alone(self, ids: np.ndarray) -> records.Corpus:
         """Each sentence by itself: contexts end at its ends, and outside is padding, as at the start of a text."""
         words = self.vocabulary
         pad = words.end_id if self.boundary == "stream" else words.out_of_sentence_id
-        return kernels.Corpus(ids, 0, True, words.end_id, pad)
+        return records.Corpus(ids, 0, True, words.end_id, pad)
 
     # -- words --------------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from typing import Literal, Self
 import numpy as np
 
 from ncelm.errors import NcelmError
+from ncelm.kernels import records
 from ncelm.kernels import steps as kernels
 from ncelm.text.store import TokenStore
 
@@ -81,9 +82,9 @@ class Noise:
         kernels.draw_words(np.uint64(seed), np.uint64(step), self.columns, out)
         return out
 
-    def table(self, k: int) -> kernels.NoiseTable:
+    def table(self, k: int) -> records.NoiseTable:
         """This distribution as the compiled code takes it, for k noise words."""
-        return kernels.NoiseTable(
+        return records.NoiseTable(
             columns=self.columns,
             log_k_probability=(self.log_probabilities + np.log(k)).astype(np.float32),
             log_k=float(np.log(k)),
@@ -129,7 +130,7 @@ class BigramNoise:
         counts = np.bincount(followers, minlength=self.unigram.probabilities.size)  # n(v, ·)
         return np.log(counts + self.smoothing * self.unigram.probabilities) - np.log(followers.size + self.smoothing)
 
-    def table(self, k: int) -> kernels.NoiseTable:
+    def table(self, k: int) -> records.NoiseTable:
         """This distribution as the compiled code takes it, for k noise words."""
         unigram = self.unigram.table(k)
         return unigram._replace(followers=self.followers, offsets=self.offsets, smoothing=float(self.smoothing))

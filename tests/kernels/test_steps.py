@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numba import njit
 
+from ncelm.kernels import records
 from ncelm.kernels import steps as kernels
 from ncelm.kernels.threads import Team
 from ncelm.losses import reference as ref
@@ -50,12 +51,12 @@ def engine_for(store, config, team):
         for name, a in arrays.items()
     }
     of_targets = squares["context_vectors"][:-1] if config.model.shared_tables else squares["target_vectors"]
-    parameters = kernels.Parameters(squares["context_vectors"], of_targets, squares["biases"], squares["matrices"])
+    parameters = records.Parameters(squares["context_vectors"], of_targets, squares["biases"], squares["matrices"])
     sizes = config.sizes(len(store.vocabulary), store.split("train").tokens)
     constants, numbers = NO_CONSTANTS, NO_NUMBERS
     if config.constants == "learned":
         numbers, contexts = number_contexts(store, config.model.context, config.model.context_after)
-        constants = kernels.Constants(
+        constants = records.Constants(
             random.normal(size=contexts).astype(np.float32),
             np.full(contexts if config.optimizer == "adagrad" else 0, start),
         )
@@ -227,7 +228,7 @@ def test_contexts_agree_with_the_readable_twin(stores, boundary, before, after):
     everywhere = np.arange(ids.size)
     expected, _ = contexts_and_targets(ids, everywhere, before, after, boundary, end, pad)
     out = np.empty((ids.size, before + after), np.int64)
-    corpus = kernels.Corpus(ids, before, boundary == "sentence", end, pad, NO_NUMBERS)
+    corpus = records.Corpus(ids, before, boundary == "sentence", end, pad, NO_NUMBERS)
     for position in everywhere:
         kernels.fill_contexts(corpus, position, out[position])
     np.testing.assert_array_equal(out, expected)

@@ -20,7 +20,7 @@ import ncelm  # noqa: E402
 from ncelm.cli.main import main  # noqa: E402
 from ncelm.errors import NcelmError  # noqa: E402
 from ncelm.io import run  # noqa: E402
-from ncelm.kernels import steps as kernels  # noqa: E402
+from ncelm.kernels import records  # noqa: E402
 from ncelm.kernels.threads import Team  # noqa: E402
 from ncelm.models.log_bilinear import ModelConfig  # noqa: E402
 from ncelm.torch import models  # noqa: E402
@@ -93,7 +93,7 @@ def test_a_word_has_one_probability_however_it_is_asked_for(architecture, bounda
     ids[random.integers(150, size=12)] = 1
     ids[-1] = 1
     pad = 1 if boundary == "stream" else V
-    corpus = kernels.Corpus(ids, 0, boundary == "sentence", 1, pad)
+    corpus = records.Corpus(ids, 0, boundary == "sentence", 1, pad)
     with Team(1) as team:
         scores, log_z = model.score_positions(corpus, 0, 150, team)
         parts = [model.score_positions(corpus, first, min(first + 40, 150), team) for first in range(0, 150, 40)]

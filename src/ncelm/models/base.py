@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from ncelm.kernels import steps as kernels
+from ncelm.kernels import records
 from ncelm.kernels.threads import Team
 from ncelm.text.settings import TextSettings
 from ncelm.text.store import Split, TokenStore
@@ -22,7 +22,7 @@ class WordModel(Protocol):
         """Which words around the predicted one does it see? Where both, a sentence's score is not its probability."""
 
     def score_positions(
-        self, corpus: kernels.Corpus, first: int, last: int, team: Team, normalised: bool = True
+        self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         """Scores and log normalisers, each (last - first,), of the words at positions first..last of a text.
 
@@ -74,7 +74,7 @@ NO_NUMBERS = np.zeros(0, np.int32)
 
 def corpus_view(
     split: Split, store: TokenStore, context: int = 0, context_numbers: np.ndarray = NO_NUMBERS
-) -> kernels.Corpus:
+) -> records.Corpus:
     """What the kernels need to know of a split."""
     within_sentence, end_id = store.boundary == "sentence", store.vocabulary.end_id
-    return kernels.Corpus(split.ids, context, within_sentence, end_id, store.pad_id, context_numbers)
+    return records.Corpus(split.ids, context, within_sentence, end_id, store.pad_id, context_numbers)

@@ -7,6 +7,7 @@ import numpy as np
 from tyro.conf import arg
 
 from ncelm.errors import NcelmError
+from ncelm.kernels import records
 from ncelm.kernels import steps as kernels
 from ncelm.kernels.threads import Team
 from ncelm.models.base import Sides
@@ -142,9 +143,9 @@ class LogBilinear:
             arrays["matrices"],
         )
 
-    def parameters(self) -> kernels.Parameters:
+    def parameters(self) -> records.Parameters:
         """The parameters as the compiled code takes them."""
-        return kernels.Parameters(self.context_vectors, self.target_vectors, self.biases, self.matrices)
+        return records.Parameters(self.context_vectors, self.target_vectors, self.biases, self.matrices)
 
     def predict(self, contexts: np.ndarray) -> np.ndarray:
         """q̂ = Σ_i C_i r_wi (Eq. 2): contexts (n, c) → (n, d)."""
@@ -163,7 +164,7 @@ class LogBilinear:
         return self.config.sides
 
     def score_positions(
-        self, corpus: kernels.Corpus, first: int, last: int, team: Team, normalised: bool = True
+        self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         """s(w, h) and log Z(h), each (last - first,), of the words at positions first..last of a text.
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncelm.kernels import steps as kernels
+from ncelm.kernels import records
 from ncelm.kernels.threads import Team
 from ncelm.models.base import Sides, WordModel
 
@@ -23,7 +23,7 @@ class Mixture:
         return seen.pop() if len(seen) == 1 else "both"
 
     def score_positions(
-        self, corpus: kernels.Corpus, first: int, last: int, team: Team, normalised: bool = True
+        self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         """log P(w|h) of the words at positions first..last; the normaliser of a mixture of distributions is 1."""
         logs = log_probabilities(self.models, corpus, first, last, team, normalised)  # (models, n)
@@ -39,7 +39,7 @@ class Mixture:
 
 def log_probabilities(
     models: tuple[WordModel, ...],
-    corpus: kernels.Corpus,
+    corpus: records.Corpus,
     first: int,
     last: int,
     team: Team,

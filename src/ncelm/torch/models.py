@@ -14,18 +14,18 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
-import torch
 import torch.nn.functional as F  # noqa: N812 (as everyone writes it)
-from torch import Tensor, nn
 
+import torch
 from ncelm.errors import NcelmError
-from ncelm.kernels import steps as kernels
+from ncelm.kernels import records
 from ncelm.kernels.threads import Team
 from ncelm.models import log_bilinear as core
 from ncelm.models.base import Sides
 from ncelm.models.log_bilinear import ModelConfig
 from ncelm.text.store import Boundary, contexts_and_targets
 from ncelm.torch.losses import EXACT_SCORES
+from torch import Tensor, nn
 
 HISTORY, BLOCK = 256, 512  # an LSTM reads a text that runs on in blocks, each after so many words to warm up
 READ_AT_ONCE = 1 << 14  # words that it reads side by side, if no sentence is longer
@@ -89,7 +89,7 @@ class NeuralModel(nn.Module):
         raise NotImplementedError
 
     def score_positions(
-        self, corpus: kernels.Corpus, first: int, last: int, team: Team, normalised: bool = True
+        self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         """s(w, h) and log Z(h), each (last - first,), of the words at positions first..last of a text."""
         scores, log_z = np.empty(last - first, np.float32), np.zeros(last - first)
@@ -107,13 +107,13 @@ class NeuralModel(nn.Module):
                     log_z[where] = torch.logsumexp(every.double(), 1).numpy()
         return scores, log_z
 
-    def contexts_of(self, corpus: kernels.Corpus, first: int, last: int) -> Iterator[tuple[np.ndarray, Tensor]]:
+    def contexts_of(self, corpus: records.Corpus, first: int, last: int) -> Iterator[tuple[np.ndarray, Tensor]]:
         """Positions, (n,), and their contexts as `all_scores` takes them, until all from first to last were there."""
         for start in range(first, last, 1 << 14):
             places = np.arange(start, min(start + (1 << 14), last))
             yield places, self.windows(corpus, places)
 
-    def windows(self, corpus: kernels.Corpus, places: np.ndarray) -> Tensor:
+    def windows(self, corpus: records.Corpus, places: np.ndarray) -> Tensor:
         """The words around these positions, (n, c)."""
         boundary: Boundary = "sentence" if corpus.within_sentence else "stream"
         around = self.config.context, self.config.context_after
@@ -123,7 +123,7 @@ class NeuralModel(nn.Module):
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
         """log P of every word, (V,), between these words of a sentence."""
         ids = np.concatenate([before, [0], after]).astype(np.int64)  # the word itself is not looked at
-        corpus = kernels.Corpus(ids, self.config.context, False, -1, pad_id)
+        corpus = records.Corpus(ids, self.config.context, False, -1, pad_id)
         with torch.inference_mode(), _evaluating(self):
             ((_, contexts),) = self.contexts_of(corpus, len(before), len(before) + 1)
             return torch.log_softmax(self.all_scores(contexts).double(), 1)[0].numpy()
@@ -289,7 +289,7 @@ class Lstm(TableModel):
         """What `contexts_of` gives are states already."""
         return contexts
 
-    def contexts_of(self, corpus: kernels.Corpus, first: int, last: int) -> Iterator[tuple[np.ndarray, Tensor]]:
+    def contexts_of(self, corpus: records.Corpus, first: int, last: int) -> Iterator[tuple[np.ndarray, Tensor]]:
         """Positions and the states after the words before them, some segments of text at a time."""
         segments = [(start, max(begin, first), min(end, last)) for start, begin, end in _segments(corpus, first, last)]
         segments.sort(key=lambda segment: segment[2] - segment[0])  # those of about the same length together
@@ -308,7 +308,7 @@ class Lstm(TableModel):
             yield places, torch.cat([row[b - s : e - s] for row, (s, b, e) in zip(states, group, strict=True)])
 
 
-def _segments(corpus: kernels.Corpus, first: int, last: int) -> Iterator[tuple[int, int, int]]:
+def _segments(corpus: records.Corpus, first: int, last: int) -> Iterator[tuple[int, int, int]]:
     """Where to start reading, from where on words count, and where to stop, so that all from first to last count once.
 
     They depend on the text only, not on what is asked of it: a word has one probability.

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from ncelm.errors import NcelmError
+from ncelm.kernels import records
 from ncelm.kernels import steps as kernels
 from ncelm.losses.functions import Member
 from ncelm.models.log_bilinear import LogBilinear, ModelConfig
@@ -203,9 +204,9 @@ class TrainConfig:
         )
 
     @property
-    def method(self) -> kernels.Method:
+    def method(self) -> records.Method:
         """How examples become a gradient, as the compiled code takes it."""
         member = kernels.MEMBERS.index(self.member if self.estimator == "family" else "nce")
         if self.estimator == "importance":
             member = kernels.IMPORTANCE_SAMPLING
-        return kernels.Method(member, self.noise_samples, float(self.effective_samples), float(self.dropout))
+        return records.Method(member, self.noise_samples, float(self.effective_samples), float(self.dropout))

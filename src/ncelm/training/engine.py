@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ncelm.kernels import records
 from ncelm.kernels import steps as kernels
 from ncelm.kernels.threads import Team
 from ncelm.models.base import corpus_view
@@ -18,7 +19,7 @@ MOST_PLANNED = 128  # … in at most so many minibatches
 
 
 NO_NUMBERS = np.zeros(0, np.int32)
-NO_CONSTANTS = kernels.Constants(np.zeros(0, np.float32), np.zeros(0, np.float32))
+NO_CONSTANTS = records.Constants(np.zeros(0, np.float32), np.zeros(0, np.float32))
 
 
 def number_contexts(store: TokenStore, context: int, context_after: int) -> tuple[np.ndarray, int]:
@@ -126,15 +127,15 @@ class Engine:
     def __init__(
         self,
         model: LogBilinear,
-        squares: kernels.Parameters,
+        squares: records.Parameters,
         noise: Noise | BigramNoise,
         store: TokenStore,
         sizes: Sizes,
-        method: kernels.Method,
+        method: records.Method,
         seed: int,
         penalty: float,
         team: Team,
-        constants: kernels.Constants = NO_CONSTANTS,
+        constants: records.Constants = NO_CONSTANTS,
         context_numbers: np.ndarray = NO_NUMBERS,
         prior: float = 0.0,
     ) -> None:
@@ -144,7 +145,7 @@ class Engine:
         self.noise = noise.table(sizes.shared_samples or max(sizes.samples - 1, 1))
         touches = _touches(store.vocabulary.counts, noise.probabilities, sizes)
         contexts, targets = ((penalty + prior / each).astype(np.float32) for each in touches)
-        self.penalties = kernels.Penalties(np.float32(penalty), contexts, targets)
+        self.penalties = records.Penalties(np.float32(penalty), contexts, targets)
         self.plan, self.work = _plan(sizes), _work(sizes)
         self.kernel: Any = kernels.sampled_steps
         if sizes.exact or sizes.shared_samples:
@@ -152,7 +153,7 @@ class Engine:
         # compile (once a machine) before anything is timed, in this thread, so that Ctrl-C is heard
         nothing = np.empty(0)
         arguments = self._arguments(0, 0, nothing, nothing)
-        self.kernel(0, 1, np.zeros(kernels.SYNC_STRIDE, np.int64), *arguments)
+        self.kernel(0, 1, np.zeros(records.SYNC_STRIDE, np.int64), *arguments)
 
     @property
     def planned(self) -> int:
@@ -206,7 +207,7 @@ class Engine:
             self.squares,
             self.constants,
             self.work,
-            kernels.Rates(table_rates.astype(np.float32), matrix_rates.astype(np.float32), self.penalties),
+            records.Rates(table_rates.astype(np.float32), matrix_rates.astype(np.float32), self.penalties),
             self.sizes.shared,
         )
 
@@ -227,7 +228,7 @@ def _touches(counts: np.ndarray, noise: np.ndarray, sizes: Sizes) -> tuple[np.nd
     return contexts, np.full(counts.size, steps) if sizes.exact else targets
 
 
-def _plan(sizes: Sizes) -> kernels.Plan:
+def _plan(sizes: Sizes) -> records.Plan:
     """Empty plans for a group of minibatches."""
     G, B, c, samples = sizes.planned, sizes.batch, sizes.positions, sizes.samples
     rows = B + sizes.shared_samples
@@ -240,7 +241,7 @@ def _plan(sizes: Sizes) -> kernels.Plan:
     singles = samples > 1 and not sizes.shared
     targets = 0 if sizes.exact else sizes.target_groups
     entries = 0 if sizes.exact else rows * samples
-    return kernels.Plan(
+    return records.Plan(
         sizes=np.zeros(G, np.int64),
         contexts=integers(B, c),
         words=integers(rows, samples),
@@ -269,7 +270,7 @@ def _plan(sizes: Sizes) -> kernels.Plan:
     )
 
 
-def _work(sizes: Sizes) -> kernels.Work:
+def _work(sizes: Sizes) -> records.Work:
     """Buffers for the intermediate results of one minibatch."""
     B, c, d = sizes.batch, sizes.positions, sizes.dim
 
@@ -279,7 +280,7 @@ def _work(sizes: Sizes) -> kernels.Work:
     full = 0 if sizes.diagonal else c
     example_blocks = -(-B // min(kernels.EXAMPLE_BLOCK, kernels.ML_EXAMPLE_BLOCK, kernels.SHARED_EXAMPLE_BLOCK))
     shared_contexts = B * c if sizes.shared and sizes.diagonal else 0
-    return kernels.Work(
+    return records.Work(
         predicted=floats(B, d),
         gradients=floats(B, d),
         coefficients=floats(sizes.coefficients),

@@ -27,7 +27,7 @@ from ncelm.io import array_files, run
 from ncelm.io.files import new_folder, only_process
 from ncelm.io.machine import available_cores, check_memory
 from ncelm.io.metrics import Metrics
-from ncelm.kernels import steps as kernels
+from ncelm.kernels import records
 from ncelm.kernels.threads import Team
 from ncelm.models import description, evaluate
 from ncelm.models.base import NO_NUMBERS, WordModel, corpus_view
@@ -366,7 +366,7 @@ class _Training:
             name: np.full((len(array) * adagrad, *array.shape[1:]), start)
             for name, array in self.model.arrays().items()
         }
-        self.constants = kernels.Constants(np.zeros(self.contexts, np.float32), np.full(self.contexts * adagrad, start))
+        self.constants = records.Constants(np.zeros(self.contexts, np.float32), np.full(self.contexts * adagrad, start))
         self.carried = {name: np.zeros(shape, np.float32) for name, shape in self.carried_shapes.items()}
 
     def _restore(self) -> None:
@@ -401,7 +401,7 @@ class _Training:
         self._restore_carried(arrays)
         self.constants = NO_CONSTANTS
         if self.contexts:
-            self.constants = kernels.Constants(arrays["constants"].copy(), arrays["squares.constants"].copy())
+            self.constants = records.Constants(arrays["constants"].copy(), arrays["squares.constants"].copy())
         self.metrics.cut(self.state.metrics_bytes)
         if self.state.best_epoch and not (self.out / run.MODEL).exists():
             raise NcelmError(f"{self.out / run.MODEL} is gone: restore it from a copy, or train with another --out")
@@ -418,11 +418,11 @@ class _Training:
                 raise NcelmError(f"{self.out / run.CHECKPOINT} is damaged in {name}: train again, with another --out")
             array[:] = found
 
-    def _square_parameters(self) -> kernels.Parameters:
+    def _square_parameters(self) -> records.Parameters:
         context = self.squares["context_vectors"]
         # a shared table has shared sums of squares; the out-of-sentence word's row is the last
         target = context[: self.sizes.vocabulary] if self.sizes.shared else self.squares["target_vectors"]
-        return kernels.Parameters(context, target, self.squares["biases"], self.squares["matrices"])
+        return records.Parameters(context, target, self.squares["biases"], self.squares["matrices"])
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 

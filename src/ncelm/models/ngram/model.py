@@ -22,7 +22,7 @@ from ncelm.io.files import new_folder, refuse_existing
 from ncelm.io.machine import check_memory
 from ncelm.io.metrics import Metrics
 from ncelm.kernels import ngram as ngram_kernels
-from ncelm.kernels import steps as kernels
+from ncelm.kernels import records
 from ncelm.kernels.threads import Team
 from ncelm.models import description
 from ncelm.models.base import Sides
@@ -64,7 +64,7 @@ class NGramModel:
         return ngram_kernels.Trie(self.order, *map(_frozen, arrays))
 
     def score_positions(
-        self, corpus: kernels.Corpus, first: int, last: int, team: Team, normalised: bool = True
+        self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
         """log P(w|h) of the words at positions first..last, natural, and the logarithm of the normaliser: 0."""
         out = np.empty(last - first, np.float64)
