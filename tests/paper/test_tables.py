@@ -16,10 +16,10 @@ from ncelm.training.config import TrainConfig
 
 TINY = TrainConfig(optimizer="sgd", learning_rate=0.01, epochs=2, batch_size=50, noise_samples=3).with_changes(dim=4)
 ROWS = [
-    Row("ml", "ML", TINY.with_changes(estimator="ml"), 163.5, watched=True),
+    Row("ml", "ML", TINY.with_changes(estimator="ml"), 163.5, test_each_epoch=True),
     Row("nce-unigram-25", "NCE, k = 3", TINY, 163.1),
     Row("uniform", "uniform", TINY.with_changes(noise="uniform"), 195.1),
-    Row("learned", "learned", TINY.with_changes(constants="learned"), part="constants"),
+    Row("learned", "learned", TINY.with_changes(constants="learned"), part="log_normalizers"),
     Row(
         "importance",
         "IS",
@@ -51,9 +51,9 @@ def test_all_rows_are_trained_and_written_down(data, tmp_path, table):
     assert len(nce["test_perplexities"]) == 2
     assert nce["test_perplexity"]["mean"] == pytest.approx(sum(nce["test_perplexities"]) / 2)
     assert nce["test_perplexity"]["std"] > 0
-    assert nce["speed_up_of_update"] > 0
-    assert nce["speed_up_by_eq15"] == pytest.approx((16 + 10_000) / (16 + 3))
-    assert by_key["learned"]["constants"]["contexts"] > 5
+    assert nce["update_speedup"] > 0
+    assert nce["eq15_speedup"] == pytest.approx((16 + 10_000) / (16 + 3))
+    assert by_key["learned"]["log_normalizers"]["contexts"] > 5
     assert all("diverged" in run for run in by_key["importance"]["runs"])
     assert by_key["importance"]["test_perplexity"] is None
     lm = LanguageModel.load(tmp_path / "out" / "runs" / "nce-unigram-25-seed1")

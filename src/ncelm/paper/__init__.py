@@ -1,1 +1,1 @@
-"""The tables of the founding paper, their reports and plots, and the demonstration."""
+"""Reproduction of the tables of Mnih & Teh (2012), with reports and plots, and the demonstration."""

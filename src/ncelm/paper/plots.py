@@ -1,4 +1,4 @@
-"""Pictures of results, by matplotlib, which is an extra: where it is not installed nothing is drawn."""
+"""Plots of results. Matplotlib is an optional dependency: without it nothing is drawn."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ Curve = tuple[Sequence[float], Sequence[float]]  # x, y
 
 
 def draw(path: Path, paint: Callable[[Any], None], size: tuple[float, float] = (7.0, 4.5)) -> bool:
-    """Let `paint` draw on matplotlib axes and write them to `path`; False if matplotlib is not installed."""
+    """Call `paint` with matplotlib axes and save the figure; return False if matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -25,14 +25,14 @@ def draw(path: Path, paint: Callable[[Any], None], size: tuple[float, float] = (
 
 
 def perplexity_against_time(path: Path, curves: Mapping[str, Curve], split: str) -> bool:
-    """A line for each run, a dot for each epoch, seconds on a logarithmic scale."""
+    """Plot perplexity against training time on a logarithmic scale: one line per run, one dot per epoch."""
 
     def paint(axes: Any) -> None:
         for number, (name, (seconds, perplexity)) in enumerate(curves.items()):
             axes.plot(seconds, perplexity, marker=".", label=name, linestyle=("-", "--", ":")[number // 10 % 3])
         axes.set(xscale="log", xlabel="seconds of training", ylabel=f"{split} perplexity")
         lowest = min(min(perplexity) for _, perplexity in curves.values())
-        axes.set_ylim(lowest * 0.97, lowest * 2.2)  # the first epochs and runs that diverge would hide the others
+        axes.set_ylim(lowest * 0.97, lowest * 2.2)  # hides the first epochs and diverged runs
         if many:
             axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1.0, 1.0))
         else:
@@ -43,21 +43,21 @@ def perplexity_against_time(path: Path, curves: Mapping[str, Curve], split: str)
 
 
 def perplexity_against_samples(path: Path, curves: Mapping[str, Curve], published: Mapping[str, Curve]) -> bool:
-    """Perplexity by number of noise words: ours as lines, published figures as crosses of the same colour."""
+    """Plot perplexity against the number of noise samples: measured as lines, published as crosses of the same color."""
 
     def paint(axes: Any) -> None:
         for name, (k, perplexity) in curves.items():
             (line,) = axes.plot(k, perplexity, marker="o", label=name)
             if name in published:
                 axes.plot(*published[name], "x--", color=line.get_color(), alpha=0.6, label=f"{name}, published")
-        axes.set(xscale="log", xlabel="noise words for each word, k", ylabel="test perplexity")
+        axes.set(xscale="log", xlabel="noise samples per word, k", ylabel="test perplexity")
         axes.legend()
 
     return draw(path, paint)
 
 
 def curves_by_epoch(path: Path, curves: Mapping[str, Curve], split: str) -> bool:
-    """Perplexity after each epoch."""
+    """Plot perplexity after each epoch."""
 
     def paint(axes: Any) -> None:
         for name, (epochs, perplexity) in curves.items():
@@ -69,7 +69,7 @@ def curves_by_epoch(path: Path, curves: Mapping[str, Curve], split: str) -> bool
 
 
 def effective_samples(path: Path, curves: Mapping[str, Curve], diverged: Mapping[str, float]) -> bool:
-    """Effective sample size step by step; a cross where a run diverged."""
+    """Plot the effective sample size at each step, with a cross where a run diverged."""
 
     def paint(axes: Any) -> None:
         for name, (steps, sizes) in curves.items():
@@ -83,10 +83,10 @@ def effective_samples(path: Path, curves: Mapping[str, Curve], diverged: Mapping
 
 
 def accuracy_against_perplexity(path: Path, points: Mapping[str, tuple[float, float]]) -> bool:
-    """A dot with its name for each model: perplexity to the right, percent correct upwards."""
+    """Plot accuracy against perplexity: one labeled dot per model."""
 
     def paint(axes: Any) -> None:
-        # names stand to the right and to the left by turns, so that those of neighbours do not meet
+        # labels alternate between the right and the left side so that neighboring labels do not overlap
         for number, (name, (perplexity, percent)) in enumerate(sorted(points.items(), key=lambda point: point[1])):
             right = number % 2 == 0
             axes.plot([perplexity], [percent], "o", color="C1" if "gram" in name else "C0")

@@ -1,6 +1,6 @@
-"""The page of a reproduced table: our figures beside the paper's, as Markdown, JSON and plots.
+"""Reports of reproduced tables: measured and published results as Markdown, JSON and plots.
 
-Everything here is read from the metrics of runs; nothing is trained.
+Everything is computed from the metrics of finished runs. Nothing is trained here.
 """
 
 import json
@@ -19,25 +19,25 @@ from ncelm.paper.rows import Row, Table
 from ncelm.training.config import TrainConfig
 from ncelm.training.recipes import ptb_nce
 
-PTB_WORDS = 10_000  # V of the standard split
-TARGET = 163.5  # test perplexity of the paper's maximum likelihood: the level whose time is compared
+PTB_VOCABULARY = 10_000  # V of the standard Penn Treebank split
+TARGET = 163.5  # the paper's test perplexity with maximum likelihood; times to reach it are compared
 
 
 @dataclass(frozen=True)
 class Result:
-    """What a row came to: one entry of each list for each seed."""
+    """The runs of one row. Each list has one entry per seed."""
 
     row: Row
     seeds: list[int]
     records: list[list[dict[str, Any]]]  # metrics.jsonl of each run
-    tests: list[dict[str, Any] | None]  # the test text evaluated by the best model of each run, if there is one
+    tests: list[dict[str, Any] | None]  # evaluation of each run's best model on the test split; None without a model
 
     def test(self, field: str) -> list[float]:
-        """What the best model of each run does on the test text, for each run that has one."""
+        """Return a field of the test evaluation of each run that has a model."""
         return [test[field] for test in self.tests if test]
 
     def best(self, field: str) -> list[float]:
-        """A field at the epoch that was best by validation perplexity, for each run that has one."""
+        """Return a field at the epoch with the lowest validation perplexity, for each run with such an epoch."""
         chosen = []
         for lines in self.records:
             epochs = [line for line in lines if "valid_perplexity" in line]
@@ -47,27 +47,30 @@ class Result:
 
     @property
     def epochs(self) -> float:
-        """Passes over the text, mean over the seeds."""
+        """Number of epochs, mean over the seeds."""
         return statistics.fmean(lines[-1]["epoch"] for lines in self.records)
 
     @property
     def seconds(self) -> float:
-        """Training time: of the fastest seed, because whatever else the machine does only adds to it."""
+        """Training time of the fastest seed. Other load on the machine only adds to it, so the minimum is robust."""
         return min(lines[-1]["seconds"] for lines in self.records)
 
     @property
     def words_per_second(self) -> float:
-        """Of the fastest epoch."""
+        """Throughput of the fastest epoch."""
         return max(line.get("words_per_second") or 0.0 for lines in self.records for line in lines)
 
     def time_to(self, perplexity: float) -> float | None:
-        """Seconds of training until test perplexity came down to this, of the fastest seed that got there."""
+        """Return the training time until test perplexity reached `perplexity`, of the fastest seed that did."""
         times = [time for lines in self.records if (time := _time_to(lines, perplexity)) is not None]
         return min(times, default=None)
 
 
 def _time_to(lines: list[dict[str, Any]], perplexity: float) -> float | None:
-    """Where the curve through the ends of the epochs crosses a level; between epochs log perplexity is a line."""
+    """Return the time at which a run reaches a test perplexity, or None.
+
+    Log perplexity is interpolated linearly between epochs.
+    """
     before: tuple[float, float] | None = None
     for line in lines:
         if "test_perplexity" not in line:
@@ -76,8 +79,8 @@ def _time_to(lines: list[dict[str, Any]], perplexity: float) -> float | None:
         if here <= perplexity:
             if before is None:
                 return seconds
-            share = math.log(before[1] / perplexity) / math.log(before[1] / here)
-            return before[0] + share * (seconds - before[0])
+            fraction = math.log(before[1] / perplexity) / math.log(before[1] / here)
+            return before[0] + fraction * (seconds - before[0])
         before = (seconds, here)
     return None
 
@@ -85,9 +88,9 @@ def _time_to(lines: list[dict[str, Any]], perplexity: float) -> float | None:
 def write_page(
     table: Table, results: list[Result], out: Path, seeds: int, complete: bool, command: str
 ) -> dict[str, Any]:
-    """Markdown, JSON and plots of what was trained; return what is in the JSON."""
+    """Write Markdown, JSON and plots of a table; return the content of the JSON file."""
     drawn = _plots(table, results, out)
-    answer = {
+    report = {
         "table": table,
         "command": command,
         "complete": complete,
@@ -96,29 +99,29 @@ def write_page(
         "rows": [_summary(result, results) for result in results],
         "plots": drawn,
     }
-    save_page(out / table, answer, _markdown(answer))
-    return answer
+    save_page(out / table, report, _markdown(report))
+    return report
 
 
-def save_page(path: Path, answer: dict[str, Any], markdown: str) -> None:
-    """A table as PATH.json for programs and PATH.md for people."""
+def save_page(path: Path, report: dict[str, Any], markdown: str) -> None:
+    """Write a table as PATH.json and PATH.md."""
     with write_whole(path.with_suffix(".json")) as file:
-        file.write((json.dumps(answer, indent=1, allow_nan=False) + "\n").encode())
+        file.write((json.dumps(report, indent=1, allow_nan=False) + "\n").encode())
     with write_whole(path.with_suffix(".md")) as file:
         file.write(markdown.encode())
 
 
 def _mean_and_deviation(values: list[float]) -> dict[str, float | None] | None:
-    """Over the seeds; one seed has no deviation."""
+    """Return mean and standard deviation over the seeds; the deviation of one seed is None."""
     if not values:
         return None
     return {"mean": statistics.fmean(values), "std": statistics.stdev(values) if len(values) > 1 else None}
 
 
 def _summary(result: Result, results: list[Result]) -> dict[str, Any]:
-    """Everything about a row that a table or a reader of the JSON may want."""
+    """Return the JSON record of a row."""
     row, config = result.row, result.row.config
-    c, d, vocabulary = config.model.positions, config.model.dim, PTB_WORDS
+    c, d, vocabulary = config.model.positions, config.model.dim, PTB_VOCABULARY
     ml = next((other for other in results if other.row.key == "ml"), None)
     time, k = result.time_to(TARGET), config.noise_samples
     ml_time = ml.time_to(TARGET) if ml else None
@@ -139,31 +142,31 @@ def _summary(result: Result, results: list[Result]) -> dict[str, Any]:
         "seconds": result.seconds,
         "words_per_second": result.words_per_second,
         "seconds_to_target": time,
-        "speed_up_of_update": result.words_per_second / ml.words_per_second if ml and not exact else None,
-        "speed_up_by_eq15": None if exact else reference.eq15_speedup(c, d, vocabulary, k),
-        "speed_up_to_target": ml_time / time if ml_time and time and not exact else None,
-        "constants": _constants(result),
+        "update_speedup": result.words_per_second / ml.words_per_second if ml and not exact else None,
+        "eq15_speedup": None if exact else reference.eq15_speedup(c, d, vocabulary, k),
+        "target_speedup": ml_time / time if ml_time and time and not exact else None,
+        "log_normalizers": _log_normalizers(result),
         "runs": [_run_summary(seed, lines) for seed, lines in zip(result.seeds, result.records, strict=True)],
         "options": _changes(config),
     }
 
 
-def _constants(result: Result) -> dict[str, Any] | None:
-    """Learned normalising constants: how many, what they came to, and what they take beside the model's parameters."""
+def _log_normalizers(result: Result) -> dict[str, Any] | None:
+    """Return number, mean, standard deviation and memory of the learned log-normalizers c_h; None if they are fixed."""
     if result.row.config.constants == "fixed" or not result.best("contexts"):
         return None
     contexts = int(result.best("contexts")[0])
-    numbers = result.records[0][-1]["words"]  # the number of each word's context
+    words = result.records[0][-1]["words"]
     return {
         "contexts": contexts,
         "mean": statistics.fmean(result.best("constants_mean")),
         "std": statistics.fmean(result.best("constants_std")),
-        "bytes": 4 * contexts + 4 * numbers,
+        "bytes": 4 * contexts + 4 * words,  # c_h, and the context index of every training word
     }
 
 
 def _run_summary(seed: int, lines: list[dict[str, Any]]) -> dict[str, Any]:
-    """How one run ended."""
+    """Return how one run ended."""
     last = lines[-1]
     fields = ("epoch", "step", "diverged", "best_epoch", "effective_samples", "least_effective_samples", "samples",
               "largest_log_weight", "last_weights")  # fmt: skip
@@ -171,23 +174,23 @@ def _run_summary(seed: int, lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _changes(config: TrainConfig) -> dict[str, Any]:
-    """The options of a row that differ from the paper's recipe."""
-    usual, ours = asdict(ptb_nce()), asdict(config)
-    return {name: ours[name] for name in ours if ours[name] != usual[name]}
+    """Return the options of a row that differ from the recipe `ptb-nce`."""
+    base, ours = asdict(ptb_nce()), asdict(config)
+    return {name: ours[name] for name in ours if ours[name] != base[name]}
 
 
 def _plots(table: Table, results: list[Result], out: Path) -> list[str]:
-    """Draw what there is to draw; return the names of the files."""
-    drawn = []
+    """Draw all plots for which there are results; return the file names."""
+    names = []
 
-    def keep(name: str, made: bool) -> None:
-        if made:
-            drawn.append(name)
+    def add(name: str, drawn: bool) -> None:
+        if drawn:
+            names.append(name)
 
     curves = {r.row.name: _curve(r, "seconds", "valid_perplexity") for r in results if r.best("valid_perplexity")}
     if curves:
         name = f"{table}-time.png"
-        keep(name, plots.perplexity_against_time(out / name, curves, "validation"))
+        add(name, plots.perplexity_against_time(out / name, curves, "validation"))
     by_noise: dict[str, list[Result]] = {}
     for result in results:
         if result.row.part in ("paper", "bigram") and result.row.config.estimator == "nce" and result.tests[0]:
@@ -196,16 +199,16 @@ def _plots(table: Table, results: list[Result], out: Path) -> list[str]:
         name = f"{table}-samples.png"
         ours = {noise: _by_samples(group, False) for noise, group in by_noise.items()}
         paper = {noise: curve for noise, group in by_noise.items() if (curve := _by_samples(group, True))[0]}
-        keep(name, plots.perplexity_against_samples(out / name, ours, paper))
-    constants = [r for r in results if r.row.part == "constants" or r.row.key == "nce-unigram-25"]
-    if len(constants) > 1:
-        name = f"{table}-constants.png"
-        keep(
+        add(name, plots.perplexity_against_samples(out / name, ours, paper))
+    log_normalizers = [r for r in results if r.row.part == "log_normalizers" or r.row.key == "nce-unigram-25"]
+    if len(log_normalizers) > 1:
+        name = f"{table}-log-normalizers.png"
+        add(
             name,
             plots.curves_by_epoch(
                 out / name,
-                {f"{r.row.config.constants} constants ({r.row.name})": _curve(r, "epoch", "valid_perplexity")
-                 for r in constants},
+                {f"{r.row.config.constants} log-normalizers ({r.row.name})": _curve(r, "epoch", "valid_perplexity")
+                 for r in log_normalizers},
                 "validation",
             ),
         )  # fmt: skip
@@ -214,24 +217,25 @@ def _plots(table: Table, results: list[Result], out: Path) -> list[str]:
         name = f"{table}-importance.png"
         traces = {r.row.name: _trace(r) for r in importance}
         ends = {r.row.name: traces[r.row.name][0][-1] for r in importance if "diverged" in r.records[0][-1]}
-        keep(name, plots.effective_samples(out / name, traces, ends))
-    return drawn
+        add(name, plots.effective_samples(out / name, traces, ends))
+    return names
 
 
 def _curve(result: Result, x: str, y: str) -> plots.Curve:
-    """Of the first seed, epoch by epoch."""
+    """Return two fields of the metrics of the first seed, one point per epoch."""
     lines = [line for line in result.records[0] if y in line]
     return [line[x] for line in lines], [line[y] for line in lines]
 
 
 def _by_samples(group: list[Result], paper: bool) -> plots.Curve:
+    """Return test perplexity against k, measured or published."""
     chosen = [r for r in group if r.row.paper is not None or not paper]
     perplexities = [r.row.paper if paper else statistics.fmean(r.test("perplexity")) for r in chosen]
     return [r.row.config.noise_samples for r in chosen], [p for p in perplexities if p is not None]
 
 
 def _trace(result: Result) -> plots.Curve:
-    """Effective sample size of the first seed, over all its steps."""
+    """Return the effective sample size at each recorded step of the first seed."""
     steps, sizes, before, per_epoch = [], [], 0, 0
     for line in result.records[0]:
         for step, effective, *_ in line.get("weights", []):
@@ -244,54 +248,55 @@ def _trace(result: Result) -> plots.Curve:
 
 # -- Markdown ----------------------------------------------------------------------------------------------------------
 
-HEADLINES = {
-    "table1": "Table 1: training algorithms, log-bilinear model, 2 words of context, 100 dimensions, Penn Treebank",
-    "table2": "Table 2: kinds of noise and numbers of noise words, same model, Penn Treebank",
+TITLES = {
+    "table1": "Table 1: training algorithms (log-bilinear model, context of 2 words, 100 dimensions, Penn Treebank)",
+    "table2": "Table 2: noise distributions and numbers of noise samples (same model and data as Table 1)",
 }
 
 
-def _markdown(answer: dict[str, Any]) -> str:
-    """The whole page."""
-    made, rows = answer["made"], answer["rows"]
+def _markdown(report: dict[str, Any]) -> str:
+    """Return the report as Markdown."""
+    made, rows = report["made"], report["rows"]
     parts = {part: [row for row in rows if row["part"] == part] for part in dict.fromkeys(row["part"] for row in rows)}
     page = [
-        f"# {HEADLINES[answer['table']]}",
-        f"Made by `{answer['command']}` on {made['date'][:10]}, {made['cpu']}, {made['cores']} cores, "
+        f"# {TITLES[report['table']]}",
+        f"Made by `{report['command']}` on {made['date'][:10]}, {made['cpu']}, {made['cores']} cores, "
         f"commit {made['commit'] or 'unknown'}, ncelm {made['versions']['ncelm']}. "
-        + ("" if answer["complete"] else "Not every row was trained with every seed. "),
-        "Perplexities are of the test text, explicitly normalised, mean ± standard deviation over the seeds, each at "
-        "the epoch that was best on the validation text; rates were chosen on the validation text. Times are of the "
-        "fastest seed and leave out validation, files and compilation; words/s are those of the fastest epoch.",
+        + ("" if report["complete"] else "Not every row was trained with every seed. "),
+        "Perplexities are explicitly normalised test perplexities, mean ± standard deviation over the seeds, at the "
+        "epoch with the lowest validation perplexity. Learning rates were chosen by validation perplexity. Times are "
+        "those of the fastest seed, without validation, file access and compilation. Throughput (words/s) is that of "
+        "the fastest epoch.",
     ]
-    if answer["table"] == "table2":
+    if report["table"] == "table2":
         page += [_noise_table(parts.get("paper", []) + parts.get("bigram", []))]
     if parts.get("paper"):
-        page += ["## Every row" if answer["table"] == "table2" else "## The paper's rows", _main_table(parts["paper"])]
+        page += ["## All rows" if report["table"] == "table2" else "## The paper's rows", _main_table(parts["paper"])]
         page += [TABLE_NOTE]
     if parts.get("bigram"):
-        page += ["## Beyond the paper: noise that knows the word before", _main_table(parts["bigram"])]
-    if parts.get("constants"):
+        page += ["## Beyond the paper: bigram noise", _main_table(parts["bigram"])]
+    if parts.get("log_normalizers"):
         fixed = [row for row in rows if row["key"] == "nce-unigram-25"]
         page += [
-            "## Learned and fixed normalising constants (section 3.1)",
-            _constants_table(fixed + parts["constants"]),
+            "## Learned and fixed log-normalizers (section 3.1)",
+            _log_normalizer_table(fixed + parts["log_normalizers"]),
         ]
     if parts.get("importance"):
         page += ["## Importance sampling (sections 2.3 and 4)", _importance_table(parts["importance"])]
     if parts.get("beyond"):
         page += ["## Beyond the paper", _main_table(parts["beyond"]), _options_list(parts["beyond"])]
-    page += [f"![{name.removesuffix('.png')}]({name})" for name in answer["plots"]]
+    page += [f"![{name.removesuffix('.png')}]({name})" for name in report["plots"]]
     return "\n\n".join(page) + "\n"
 
 
 TABLE_NOTE = f"""\
-"Update" is how many times faster a word of text is learned from than by ML, as measured and as Eq. 15 predicts from
-counting operations. "To {TARGET}" is the time until test perplexity comes down to {TARGET}, the paper's ML figure
-(between two epochs log perplexity is taken for a straight line), and in brackets how many times sooner than ML."""
+"Update speed-up" is the throughput divided by that of ML, as measured and as predicted by the operation counts of
+Eq. 15. "Time to {TARGET}" is the training time until test perplexity reaches {TARGET}, the paper's ML result (log
+perplexity is interpolated linearly between epochs); the speed-up over ML is given in parentheses."""
 
 
 def _lines(head: Sequence[str], body: list[list[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     rows = [list(head), ["---"] * len(head), *body]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
@@ -308,12 +313,12 @@ def _or_dash(value: float | None, form: str = ".1f") -> str:
 
 def _main_table(rows: list[dict[str, Any]]) -> str:
     head = ("", "seeds", "test perplexity", "paper", "validation", "log Z", "epochs", "time", "words/s",
-            "update: measured", "Eq. 15", f"to {TARGET}")  # fmt: skip
+            "update speed-up", "by Eq. 15", f"time to {TARGET}")  # fmt: skip
     body = []
     for row in rows:
         to_target = _or_dash(row["seconds_to_target"], ".1f")
         if row["seconds_to_target"] is not None:
-            to_target += " s" + (f" ({row['speed_up_to_target']:.0f}×)" if row["speed_up_to_target"] else "")
+            to_target += " s" + (f" ({row['speed_up_to_target']:.0f}×)" if row["target_speedup"] else "")
         diverged = sum("diverged" in run for run in row["runs"])
         body.append([
             row["name"] + (f" ({diverged} of {len(row['runs'])} diverged)" if diverged else ""),
@@ -325,22 +330,22 @@ def _main_table(rows: list[dict[str, Any]]) -> str:
             f"{row['epochs']:.1f}",
             f"{row['seconds']:.0f} s",
             f"{row['words_per_second']:,.0f}",
-            _or_dash(row["speed_up_of_update"]) + ("×" if row["speed_up_of_update"] else ""),
-            _or_dash(row["speed_up_by_eq15"]) + ("×" if row["speed_up_by_eq15"] else ""),
+            _or_dash(row["update_speedup"]) + ("×" if row["update_speedup"] else ""),
+            _or_dash(row["eq15_speedup"]) + ("×" if row["eq15_speedup"] else ""),
             to_target,
         ])  # fmt: skip
     return _lines(head, body)
 
 
 def _noise_table(rows: list[dict[str, Any]]) -> str:
-    """As the paper prints it: a line for each k, a column for each noise."""
+    """Return the table in the paper's form: one line per k, one column per noise distribution."""
     noises = list(dict.fromkeys(row["options"].get("noise", "unigram") for row in rows))
-    by_place = {(row["k"], row["options"].get("noise", "unigram")): row for row in rows if row["k"]}
+    by_cell = {(row["k"], row["options"].get("noise", "unigram")): row for row in rows if row["k"]}
     body = []
-    for k in sorted({k for k, _ in by_place}):
+    for k in sorted({k for k, _ in by_cell}):
         line = [str(k)]
         for noise in noises:
-            row = by_place.get((k, noise))
+            row = by_cell.get((k, noise))
             line += [
                 f"**{_plus_minus(row['test_perplexity'])}**" if row else "–",
                 _or_dash(row["paper"] if row else None),
@@ -349,13 +354,13 @@ def _noise_table(rows: list[dict[str, Any]]) -> str:
     return _lines(["k", *(cell for noise in noises for cell in (f"{noise} noise", "paper"))], body)
 
 
-def _constants_table(rows: list[dict[str, Any]]) -> str:
-    head = ("constants", "seeds", "test perplexity", "log Z without them", "c_h", "contexts", "memory for them", "time")
+def _log_normalizer_table(rows: list[dict[str, Any]]) -> str:
+    head = ("log-normalizers c_h", "seeds", "test perplexity", "log Z without c_h", "c_h", "contexts", "memory", "time")
     body = []
     for row in rows:
-        c = row["constants"]
+        c = row["log_normalizers"]
         body.append([
-            f"learned ({row['name']})" if c else "fixed to 1",
+            f"learned ({row['name']})" if c else "fixed to 0",
             str(len(row["seeds"])),
             f"**{_plus_minus(row['test_perplexity'])}**",
             f"{row['log_z']['mean']:+.2f} ± {row['log_z_std']['mean']:.2f}" if row["log_z"] else "–",
@@ -368,8 +373,8 @@ def _constants_table(rows: list[dict[str, Any]]) -> str:
 
 
 def _importance_table(rows: list[dict[str, Any]]) -> str:
-    head = ("run", "seed", "outcome", "effective samples (least)", "of", "largest weight", "in the last minibatch",
-            "test perplexity of the best epoch")  # fmt: skip
+    head = ("run", "seed", "outcome", "effective samples (minimum)", "samples", "largest weight",
+            "largest weight of the last minibatch", "test perplexity of the best epoch")  # fmt: skip
     body = []
     for row in rows:
         perplexities = iter(row["test_perplexities"])
@@ -383,7 +388,7 @@ def _importance_table(rows: list[dict[str, Any]]) -> str:
                 f"{_or_dash(run.get('effective_samples'))} ({_or_dash(run.get('least_effective_samples'))})",
                 _or_dash(run.get("samples"), ".0f"),
                 f"e^{run['largest_log_weight']:.3g}" if "largest_log_weight" in run else "–",
-                f"e^{last['largest_log_weight']:.3g}, {100 * last['share']:.0f} % of its sum: `{last['word']}` after "
+                f"e^{last['largest_log_weight']:.3g}, {100 * last['share']:.0f} % of the sum: `{last['word']}` after "
                 f"`{' '.join(last['context'])}`" if last else "–",
                 _or_dash(next(perplexities, None) if run["best_epoch"] else None),
             ])  # fmt: skip
@@ -391,8 +396,8 @@ def _importance_table(rows: list[dict[str, Any]]) -> str:
 
 
 def _options_list(rows: list[dict[str, Any]]) -> str:
-    """What was set otherwise than in the recipe ptb-nce."""
-    lines = ["Options, where they differ from the recipe `ptb-nce`:", ""]
+    """Return the options of each row that differ from the recipe `ptb-nce`."""
+    lines = ["Options that differ from the recipe `ptb-nce`:", ""]
     for row in rows:
         options = ", ".join(f"{name} {value}" for name, value in row["options"].items() if name != "model")
         lines.append(f"- {row['name']}: {options}")

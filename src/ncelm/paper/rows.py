@@ -8,6 +8,7 @@ from ncelm.training.config import TrainConfig
 from ncelm.training.recipes import ptb_best, ptb_fast, ptb_ml, ptb_nce, ptb_shared
 
 Table = Literal["table1", "table2"]
+TYPICAL_EPOCHS = 14  # after which early stopping usually ends a run
 PAPER_UNIGRAM = {1: 192.5, 5: 172.6, 25: 163.1, 100: 159.1}
 PAPER_UNIFORM = {1: 291.0, 5: 233.7, 25: 195.1, 100: 173.2}
 
@@ -21,17 +22,17 @@ class Row:
     config: TrainConfig
     paper: float | None = None  # the paper's test perplexity
     part: str = "paper"  # of the table
-    watched: bool = False  # is test perplexity wanted after each epoch, to see when it reaches a level?
+    test_each_epoch: bool = False  # record test perplexity after each epoch, to find the time to reach a target
 
     @property
-    def effort(self) -> float:
-        """About how much work it is, in arbitrary units: only to tell the time left."""
+    def cost(self) -> float:
+        """Approximate cost in arbitrary units, for estimates of the remaining time."""
         config = self.config
         c, d = config.model.positions, config.model.dim
         scored = {"ml": 10_000.0, "importance": float(config.noise_samples + 30 * config.effective_samples)}.get(
             config.estimator, config.noise_samples / (3.0 if config.shared_noise else 1.0)
         )
-        return (c * d + 100 + scored) * (config.epochs if config.schedule == "linear" else 14)
+        return (c * d + 100 + scored) * (config.epochs if config.schedule == "linear" else TYPICAL_EPOCHS)
 
 
 def rows_of(table: Table) -> list[Row]:
@@ -42,7 +43,7 @@ def rows_of(table: Table) -> list[Row]:
 def _nce_rows() -> list[Row]:
     nce = ptb_nce()
     return [
-        Row(f"nce-unigram-{k}", f"NCE, k = {k}", nce.with_changes(noise_samples=k), paper, watched=k == 25)
+        Row(f"nce-unigram-{k}", f"NCE, k = {k}", nce.with_changes(noise_samples=k), paper, test_each_epoch=k == 25)
         for k, paper in PAPER_UNIGRAM.items()
     ]
 
@@ -74,11 +75,11 @@ def table1() -> list[Row]:
     nce = ptb_nce()
     family: tuple[Member, ...] = ("root", "square")
     return [
-        Row("ml", "ML", ptb_ml(), 163.5, watched=True),
+        Row("ml", "ML", ptb_ml(), 163.5, test_each_epoch=True),
         *_nce_rows(),
-        Row("nce-learned-25", "NCE, k = 25", nce.with_changes(constants="learned"), part="constants"),
+        Row("nce-learned-25", "NCE, k = 25", nce.with_changes(constants="learned"), part="log_normalizers"),
         *_importance_rows(),
-        Row("fast", "ptb-fast: two epochs of Adagrad, k = 50", ptb_fast(), part="beyond", watched=True),
+        Row("fast", "ptb-fast: two epochs of Adagrad, k = 50", ptb_fast(), part="beyond", test_each_epoch=True),
         Row("shared", "ptb-shared: 1,000 noise words shared by a minibatch", ptb_shared(), part="beyond"),
         Row("best", "ptb-best: the same with dropout and a penalty", ptb_best(), part="beyond"),
         *(

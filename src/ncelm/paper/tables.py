@@ -1,7 +1,7 @@
-"""The paper's tables, each by one call: train every row, with several seeds, and put our figures beside the paper's.
+"""Tables 1 and 2 of the paper: train every row with several seeds and compare the results with the published ones.
 
-A row's runs are ordinary run folders in OUT/runs: finished ones are not trained again, stopped ones go on. A table is
-made from their metrics alone. Two tables with the same OUT share the rows that they have in common.
+The runs of a row are ordinary run directories in OUT/runs. Finished runs are not trained again, interrupted runs
+resume. The report is computed from the metrics of the runs. Tables with the same OUT share their common rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,25 +16,25 @@ from ncelm.io.metrics import Metrics
 from ncelm.io.run import METRICS, MODEL
 from ncelm.language_model import LanguageModel
 from ncelm.paper.report import Result, write_page
-from ncelm.paper.rows import Row, Table, rows_of
+from ncelm.paper.rows import TYPICAL_EPOCHS, Row, Table, rows_of
 from ncelm.text.prepare import prepare
 from ncelm.text.readers import read_lines
 from ncelm.text.store import TokenStore
 from ncelm.training.loop import Progress, train
 
-TEST = "test.json"  # in a run's folder: its best model on the test text
+TEST = "test.json"  # in a run directory: evaluation of the best model on the test split
 
 
 @dataclass(frozen=True)
 class RowProgress:
-    """Where a reproduction is: given to the callback whenever a row begins, and with all that training reports."""
+    """Progress of a reproduction, passed to the callback when a run starts and whenever training reports progress."""
 
-    number: int  # of the run, the first is 1
-    runs: int
+    number: int  # index of the run, starting at 1
+    runs: int  # number of runs
     name: str
-    seconds_left: float | None  # of all runs; None until there is something to go by
+    seconds_left: float | None  # estimate for all runs; None before the first run has finished
     training: Progress | None
-    steps: tuple[int, int | None] | None = None  # done, and in all, of work that is not training
+    steps: tuple[int, int | None] | None = None  # completed and total steps of work other than training
 
 
 def reproduce(
@@ -48,33 +48,49 @@ def reproduce(
     threads: int | None = None,
     progress: Callable[[RowProgress], None] | None = None,
 ) -> dict[str, Any]:
-    """Train the rows of a table (all, or those with these keys) and write OUT/<table>.md, .json and plots.
+    """Train the rows of a table and write OUT/<table>.md, .json and plots; return the content of the JSON file.
 
-    `data` has ptb.train.txt, ptb.valid.txt and ptb.test.txt. Called again it trains what is not finished yet; with
-    `finished_only` it trains nothing and writes down what there is.
+    Parameters
+    ----------
+    table
+        "table1" or "table2".
+    data
+        Directory with ptb.train.txt, ptb.valid.txt and ptb.test.txt.
+    out
+        Output directory. Runs that are finished there are not trained again.
+    seeds
+        Number of runs per row, with seeds 0, 1, ….
+    rows
+        Keys of the rows to train; all rows by default.
+    finished_only
+        Train nothing and report the finished runs.
+    threads
+        Number of threads; all cores by default.
+    progress
+        Callback for progress.
     """
-    wanted = _wanted(table, rows)
+    selected = _select_rows(table, rows)
     if not 1 <= seeds <= 1000:
         raise NcelmError(f"--seeds is {seeds}: give a number from 1 to 1000")
     store = _store(data, out)
-    runs = [(row, seed) for row in wanted for seed in range(seeds)]
+    runs = [(row, seed) for row in selected for seed in range(seeds)]
     if finished_only:
         runs = [(row, seed) for row, seed in runs if _is_finished(_folder(out, row, seed))]
         if not runs:
             raise NcelmError(f"no row of {table} is finished in {out}: leave --finished-only out to train them")
-    clock = _Clock([row.effort for row, _ in runs])
+    timer = _RemainingTime([row.cost for row, _ in runs])
     results = {row.key: Result(row, [], [], []) for row, _ in runs}
     for number, (row, seed) in enumerate(runs):
         name = f"{row.name}, seed {seed}"
 
         def report(at: Progress | None, number: int = number, name: str = name) -> None:
             if progress:
-                progress(RowProgress(number + 1, len(runs), name, clock.left(number, at), at))
+                progress(RowProgress(number + 1, len(runs), name, timer.estimate(number, at), at))
 
         report(None)
         folder = _folder(out, row, seed)
         records = _train(store, folder, row, seed, threads, report)
-        clock.finished(number, records[-1]["seconds"])
+        timer.finished(number, records[-1]["seconds"])
         results[row.key].seeds.append(seed)
         results[row.key].records.append(records)
         results[row.key].tests.append(_test(store, folder, threads))
@@ -93,7 +109,7 @@ def _is_finished(folder: Path) -> bool:
     return bool(records) and records[-1]["finished"]
 
 
-def _wanted(table: Table, keys: Sequence[str]) -> list[Row]:
+def _select_rows(table: Table, keys: Sequence[str]) -> list[Row]:
     rows = {row.key: row for row in rows_of(table)}
     for key in keys:
         if key not in rows:
@@ -102,7 +118,7 @@ def _wanted(table: Table, keys: Sequence[str]) -> list[Row]:
 
 
 def _store(data: Path, out: Path) -> TokenStore:
-    """The Penn Treebank as a token store in OUT/store, made at the first call."""
+    """Return the token store of the Penn Treebank in OUT/store, which is prepared on the first call."""
     texts = {split: data / f"ptb.{split}.txt" for split in ("train", "valid", "test")}
     for path in texts.values():
         if not path.is_file():
@@ -128,15 +144,15 @@ def _train(
     threads: int | None,
     report: Callable[[Progress | None], None],
 ) -> list[dict[str, Any]]:
-    """Train one run, or what is left of it, and return its metrics. To diverge is a result, too."""
-    config, watch = row.config.with_changes(seed=seed), ("test",) if row.watched else ()
-    with suppress(DivergedError):
+    """Train or resume one run and return its metrics."""
+    config, watch = row.config.with_changes(seed=seed), ("test",) if row.test_each_epoch else ()
+    with suppress(DivergedError):  # divergence is reported in the table
         train(store, folder, config, threads=threads, resume=True, watch=watch, progress=report)
     return Metrics(folder / METRICS).read()
 
 
 def _test(store: TokenStore, folder: Path, threads: int | None) -> dict[str, Any] | None:
-    """Evaluate the best model of a finished run on the test text, once; None if it diverged before there was one."""
+    """Return the evaluation of a run's best model on the test split; None if it diverged before the first epoch."""
     if not (folder / MODEL).exists():
         return None
     if not (folder / TEST).exists():
@@ -145,21 +161,22 @@ def _test(store: TokenStore, folder: Path, threads: int | None) -> dict[str, Any
     return read_json(folder / TEST, "evaluation", "ncelm-evaluation", 1)
 
 
-class _Clock:
-    """Guesses the time left from what each run is expected to cost and what those before it have cost."""
+class _RemainingTime:
+    """Estimates the remaining time from the relative costs of all runs and the times of the finished ones."""
 
-    def __init__(self, efforts: list[float]) -> None:
-        self.efforts = efforts
-        self.seconds, self.effort = 0.0, 0.0
+    def __init__(self, costs: list[float]) -> None:
+        self.costs = costs  # arbitrary units
+        self.seconds, self.cost = 0.0, 0.0  # of the finished runs
 
     def finished(self, number: int, seconds: float) -> None:
-        self.seconds, self.effort = self.seconds + seconds, self.effort + self.efforts[number]
+        self.seconds, self.cost = self.seconds + seconds, self.cost + self.costs[number]
 
-    def left(self, number: int, at: Progress | None) -> float | None:
-        if not self.effort:
+    def estimate(self, number: int, at: Progress | None) -> float | None:
+        """Return the remaining seconds during run `number`, or None before the first run has finished."""
+        if not self.cost:
             return None
         done = 0.0
         if at:
-            epochs = at.epochs if at.epochs < 15 else 14  # those that halve their rates stop long before the last
-            done = min((at.epoch - 1 + at.words / at.words_per_epoch) / epochs, 1.0) * self.efforts[number]
-        return (sum(self.efforts[number:]) - done) * self.seconds / self.effort
+            epochs = min(at.epochs, TYPICAL_EPOCHS)  # early stopping usually ends runs with a higher maximum there
+            done = min((at.epoch - 1 + at.words / at.words_per_epoch) / epochs, 1.0) * self.costs[number]
+        return (sum(self.costs[number:]) - done) * self.seconds / self.cost
