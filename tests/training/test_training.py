@@ -200,11 +200,11 @@ def test_what_workers_have_begun_needs_as_many_to_go_on_within_an_epoch(store, t
 def test_workers_of_one_machine_share_its_cores(monkeypatch):
     from ncelm.distributed import collective as workers
 
-    assert workers.on_this_machine() == 1
+    assert workers.local_world_size() == 1
     names = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "a", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x"}
     for name, value in (names | {"LOCAL_WORLD_SIZE": "2"}).items():
         monkeypatch.setenv(name, value)
-    assert workers.on_this_machine() == 2
+    assert workers.local_world_size() == 2
 
 
 KILLED = """

@@ -1,1 +1,1 @@
-"""Training by several processes."""
+"""Data-parallel training by several processes: collectives and the exchange of row deltas."""

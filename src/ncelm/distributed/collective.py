@@ -1,110 +1,129 @@
-"""Those who train one model together: this process alone, or several started by torchrun."""
+"""Collective operations that training needs, for one process and for the processes of a torchrun job.
+
+`current()` returns the implementation for this process: `SingleProcess`, or `process_group.ProcessGroup`
+if torchrun started the process. PyTorch is imported in the second case only.
+"""
 
 import os
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
+if TYPE_CHECKING:  # the command line imports this module before NumPy is needed
+    import numpy as np
 
-from ncelm.text.store import TokenStore
+    from ncelm.text.store import TokenStore
+
+Arrays = dict[str, "np.ndarray"]
+OptimizerState = dict[str, Arrays]  # by the name of the statistic ("accumulator"), then by the name of the parameter
 
 
-class Workers(Protocol):
-    """What training asks of them. Every worker must ask the same questions in the same order."""
+class Collective(Protocol):
+    """Collective operations over all workers. Every worker must call the same operations in the same order."""
 
-    rank: int  # the first is 0, and it alone writes files
+    rank: int  # 0 ≤ rank < size; only rank 0 writes files
     size: int
-    calls_together: int  # losses and wishes of so many calls of training are told together, …
-    late: int  # … and heard when so many more have been told
+    reduce_interval: int  # calls of the engine between two all-reduces of the losses
+    reduce_delay: int  # all-reduces that may be in flight while training continues
 
-    def agree(self, facts: dict[str, str]) -> None:
-        """Refuse to begin unless these are the same for all."""
+    def check_equal(self, values: dict[str, str]) -> None:
+        """Raise `NcelmError` on all workers unless each value, by its name, is the same on all of them."""
 
-    def share(self, store: TokenStore) -> TokenStore:
-        """The store with this worker's part of the training text only."""
+    def shard(self, store: "TokenStore") -> "TokenStore":
+        """Return the store with this worker's contiguous part of the training split."""
 
-    def total(self, numbers: np.ndarray) -> np.ndarray:
-        """The sum over all workers."""
+    def all_reduce(self, array: "np.ndarray") -> "np.ndarray":
+        """Return the sum over all workers, in float64."""
 
-    def begin_total(self, numbers: np.ndarray) -> Callable[[], np.ndarray]:
-        """The same, on its way while this worker does something else; what is returned waits for it."""
+    def all_reduce_async(self, array: "np.ndarray") -> Callable[[], "np.ndarray"]:
+        """Start an all-reduce; return a function that waits for its result."""
 
-    def first_says(self, numbers: np.ndarray) -> np.ndarray:
-        """What the first worker has there."""
+    def broadcast(self, array: "np.ndarray") -> "np.ndarray":
+        """Return the array of rank 0, in float64."""
 
-    def hand_out(self, arrays: dict[str, np.ndarray]) -> None:
-        """Fill the arrays of all with the first worker's."""
+    def broadcast_arrays(self, arrays: Arrays) -> None:
+        """Overwrite the arrays, in place, with those of rank 0."""
 
-    def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray, every: int) -> None:
-        """These are the parameters and Adagrad's sums of squares that `exchange` is about, after `every` words."""
+    def register(
+        self, parameters: Arrays, optimizer_state: OptimizerState, counts: "np.ndarray", interval: int
+    ) -> None:
+        """Set the arrays that `synchronize` works on.
 
-    def exchange(self, everything: bool = False) -> None:
-        """Put together what each has learned; `everything`, until all have the same, or what is due, in passing."""
+        Args:
+            parameters: parameters by name; updated in place by `synchronize`.
+            optimizer_state: {} or {"accumulator": {parameter name: array}}; updated in place.
+            counts: frequency of each word in the training text, (V,).
+            interval: words of text, of all workers together, between two calls of `synchronize`.
+        """
+
+    def synchronize(self, full: bool = False) -> None:
+        """Exchange row deltas; if `full`, make parameters and optimizer state byte-identical on all workers."""
 
     @property
     def bytes_sent(self) -> int:
-        """By this worker, in all exchanges."""
+        """Payload bytes sent by this worker so far."""
 
 
-class Alone:
-    """One process: nobody to ask."""
+class SingleProcess:
+    """The collective of one process: every operation is the identity."""
 
-    rank, size, calls_together, late, bytes_sent = 0, 1, 1, 0, 0
+    rank, size, reduce_interval, reduce_delay, bytes_sent = 0, 1, 1, 0, 0
 
-    def agree(self, facts: dict[str, str]) -> None:
-        """There is nobody to disagree."""
+    def check_equal(self, values: dict[str, str]) -> None:
+        """Do nothing."""
 
-    def share(self, store: TokenStore) -> TokenStore:
-        """All of it."""
+    def shard(self, store: "TokenStore") -> "TokenStore":
+        """Return the whole store."""
         return store
 
-    def total(self, numbers: np.ndarray) -> np.ndarray:
-        """The numbers themselves."""
-        return numbers
+    def all_reduce(self, array: "np.ndarray") -> "np.ndarray":
+        """Return the array."""
+        return array
 
-    def begin_total(self, numbers: np.ndarray) -> Callable[[], np.ndarray]:
-        """The numbers themselves."""
-        return lambda: numbers
+    def all_reduce_async(self, array: "np.ndarray") -> Callable[[], "np.ndarray"]:
+        """Return a function that returns the array."""
+        return lambda: array
 
-    def first_says(self, numbers: np.ndarray) -> np.ndarray:
-        """The numbers themselves."""
-        return numbers
+    def broadcast(self, array: "np.ndarray") -> "np.ndarray":
+        """Return the array."""
+        return array
 
-    def hand_out(self, arrays: dict[str, np.ndarray]) -> None:
-        """They are here already."""
+    def broadcast_arrays(self, arrays: Arrays) -> None:
+        """Do nothing."""
 
-    def watch(self, values: dict[str, np.ndarray], sums: dict[str, np.ndarray], counts: np.ndarray, every: int) -> None:
-        """Nothing to watch."""
+    def register(
+        self, parameters: Arrays, optimizer_state: OptimizerState, counts: "np.ndarray", interval: int
+    ) -> None:
+        """Do nothing."""
 
-    def exchange(self, everything: bool = False) -> None:
-        """Nothing to exchange."""
-
-
-def rank() -> int:
-    """Which of the workers this process is, as torchrun tells it: 0 if it is alone."""
-    return int(os.environ["RANK"]) if started_by_torchrun() else 0
-
-
-def on_this_machine() -> int:
-    """How many of the workers share this machine's cores and memory."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if started_by_torchrun() else 1
-
-
-def restarted() -> bool:
-    """Has torchrun started the workers again, because one of them had died?"""
-    return started_by_torchrun() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    def synchronize(self, full: bool = False) -> None:
+        """Do nothing."""
 
 
 def started_by_torchrun() -> bool:
-    """Are there several of us?"""
+    """Return whether this process is one of several that torchrun started."""
     needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
     return all(name in os.environ for name in needed) and int(os.environ["WORLD_SIZE"]) > 1
 
 
-def of_this_run() -> Workers:
-    """This process alone, unless torchrun has started it."""
-    if not started_by_torchrun():
-        return Alone()
-    from ncelm.distributed.process_group import Group
+def rank() -> int:
+    """Return the rank of this process in the torchrun job, or 0."""
+    return int(os.environ["RANK"]) if started_by_torchrun() else 0
 
-    return Group.join()
+
+def local_world_size() -> int:
+    """Return the number of workers on this machine, which share its cores and memory."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if started_by_torchrun() else 1
+
+
+def restarted() -> bool:
+    """Return whether torchrun restarted the workers after one of them failed."""
+    return started_by_torchrun() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def current() -> Collective:
+    """Return the collective of this process. Under torchrun this waits until all workers have joined."""
+    if not started_by_torchrun():
+        return SingleProcess()
+    from ncelm.distributed.process_group import ProcessGroup
+
+    return ProcessGroup.join()

@@ -1,8 +1,8 @@
-"""The compiled loops of `distributed`: which rows have changed, by how much, and what the others have to say of them.
+"""Compiled loops of `ncelm.distributed.row_deltas`: selection, int8 quantisation and application of row deltas.
 
-A row's change is told as one byte for each number, times a scale of the row; what rounding has left unsaid is still in
-the row and goes with its next news. Of Adagrad's sums of squares a row's mean growth is told: how far along a word is
-matters, which of its numbers had the larger gradients hardly does.
+The delta of a row is its change since the last exchange. It is sent as one signed byte per number and one float32 scale
+per row. The quantisation error stays in the row and is part of its next delta (error feedback). Of Adagrad's
+accumulator only the growth of the row mean is sent.
 """
 
 import numpy as np
@@ -10,97 +10,97 @@ from numba import njit
 
 from ncelm.kernels.steps import compiled
 
-# Adding this to a number leaves it rounded to a whole one in the lowest bits of the float: 1.5 · 2²³. Not for kernels
-# that may add up in another order, which would take it away again.
+# x + ROUNDING has the integer nearest to x in its lowest bits: 1.5 · 2²³. Reassociation would cancel the constant, so
+# functions that use it are compiled without fast-math.
 ROUNDING = np.float32(12582912.0)
-LARGEST = np.float32(127.0)  # of a signed byte
-_NO_NUMBER = np.uint32(0x7F800000)  # the bits of infinity; those of NaN are larger
-_WITHOUT_SIGN = np.uint32(0x7FFFFFFF)
-exactly = njit(cache=True, nogil=True, error_model="numpy", boundscheck=False, forceinline=True)
+INT8_MAX = np.float32(127.0)
+_INFINITY_BITS = np.uint32(0x7F800000)  # NaNs have larger bit patterns
+_MAGNITUDE_BITS = np.uint32(0x7FFFFFFF)
+strict = njit(cache=True, nogil=True, error_model="numpy", boundscheck=False, forceinline=True)  # no fast-math
 
 
 @compiled
-def pick_changed(now, former, ring, start, looks, columns, tolerance, rows):
-    """Go round a ring of rows, from `start` on, until `rows` is full of changed ones or `looks` of them were looked at.
+def select_changed_rows(values, synced, queue, start, max_examined, columns, tolerance, rows):
+    """Write the indices of changed rows into `rows`; return the next start in the queue and the number of rows found.
 
-    now and former (all rows, width). Only the first `columns` of a row are looked at, and a change below `tolerance`
-    times the largest of them is none: a row that was learned is another in every number. What is no number has
-    changed. Returns where to start the next time, and how many were found.
+    values, synced (all rows, width). The rows in `queue` are examined cyclically from position `start`, until `rows` is
+    full or `max_examined` rows were examined. A row has changed if one of its first `columns` numbers differs by more
+    than `tolerance` times the largest magnitude among them. NaN counts as a change.
     """
     found = 0
-    for _ in range(min(looks, ring.size)):
+    for _ in range(min(max_examined, queue.size)):
         if found == rows.size:
             break
-        row = ring[start]
-        start = start + 1 if start + 1 < ring.size else 0
-        now_row, former_row = now[row, :columns], former[row, :columns]
+        row = queue[start]
+        start = start + 1 if start + 1 < queue.size else 0
+        value_row, synced_row = values[row, :columns], synced[row, :columns]
         largest, same = np.float32(0.0), True
-        for column in range(now_row.size):
-            largest = max(largest, abs(now_row[column]))
-        for column in range(now_row.size):
-            same &= abs(now_row[column] - former_row[column]) <= tolerance * largest
+        for column in range(value_row.size):
+            largest = max(largest, abs(value_row[column]))
+        for column in range(value_row.size):
+            same &= abs(value_row[column] - synced_row[column]) <= tolerance * largest
         if not same:
             rows[found] = row
             found += 1
     return start, found
 
 
-@exactly
-def write_news(now, former, rows, scales, news):
-    """By how much these rows have changed: news (len(rows), width), signed bytes, times scales (len(rows),).
+@strict
+def quantize_deltas(values, synced, rows, scales, quantized):
+    """Write the deltas of these rows: quantized (len(rows), width), int8 in uint8 memory, and scales (len(rows),).
 
-    What was told is added to `former`, so that the rest counts as not yet told. A change that is no number has a scale
-    that is none.
+    The dequantised deltas are added to `synced`; what remains of values − synced is the quantisation error. A delta
+    that is not finite has the scale NaN.
     """
-    change = np.empty(now.shape[1], np.float32)
+    delta = np.empty(values.shape[1], np.float32)
     one = np.empty(1, np.float32)
-    bits, one_bits = change.view(np.uint32), one.view(np.uint32)
+    bits, one_bits = delta.view(np.uint32), one.view(np.uint32)
     for i in range(rows.size):
-        now_row, former_row, out = now[rows[i]], former[rows[i]], news[i]
-        largest = np.uint32(0)  # bits of floats without their signs are in the order of the floats
-        for column in range(change.size):
-            change[column] = now_row[column] - former_row[column]
-        for column in range(change.size):
-            largest = max(largest, np.uint32(bits[column] & _WITHOUT_SIGN))
-        if largest >= _NO_NUMBER:
+        value_row, synced_row, out = values[rows[i]], synced[rows[i]], quantized[i]
+        largest = np.uint32(0)  # magnitudes of floats are ordered as their bit patterns
+        for column in range(delta.size):
+            delta[column] = value_row[column] - synced_row[column]
+        for column in range(delta.size):
+            largest = max(largest, np.uint32(bits[column] & _MAGNITUDE_BITS))
+        if largest >= _INFINITY_BITS:
             scales[i] = np.nan
             continue
         one_bits[0] = largest
         size = one[0]
-        scales[i] = size / LARGEST
-        to_bytes = LARGEST / size if size > np.float32(1e-30) else np.float32(0.0)
-        for column in range(change.size):
-            change[column] = change[column] * to_bytes + ROUNDING
-        for column in range(change.size):
+        scales[i] = size / INT8_MAX
+        to_int8 = INT8_MAX / size if size > np.float32(1e-30) else np.float32(0.0)
+        for column in range(delta.size):
+            delta[column] = delta[column] * to_int8 + ROUNDING
+        for column in range(delta.size):
             out[column] = np.uint8(bits[column])
-            former_row[column] += (change[column] - ROUNDING) * scales[i]
+            synced_row[column] += (delta[column] - ROUNDING) * scales[i]
 
 
 @compiled
-def take_news(now, former, rows, scales, news):
-    """Add another worker's changes of these rows, which are no change of one's own."""
+def apply_deltas(values, synced, rows, scales, quantized):
+    """Add the deltas of another worker to both arrays, so that they are not part of this worker's next deltas."""
     for i in range(rows.size):
-        now_row, former_row, said, scale = now[rows[i]], former[rows[i]], news[i], scales[i]
-        for column in range(now_row.size):
-            change = np.float32(np.int8(said[column])) * scale
-            now_row[column] += change
-            former_row[column] += change
+        value_row, synced_row, deltas, scale = values[rows[i]], synced[rows[i]], quantized[i], scales[i]
+        for column in range(value_row.size):
+            delta = np.float32(np.int8(deltas[column])) * scale
+            value_row[column] += delta
+            synced_row[column] += delta
 
 
 @compiled
-def write_growth(squares, told, rows, growth):
-    """By how much the means of these rows of squares have grown since they were told: squares (all rows, width)."""
+def accumulator_growth(accumulator, synced_means, rows, growth):
+    """Write the growth of the row means since the last exchange, (len(rows),): accumulator (all rows, width)."""
     for i in range(rows.size):
-        mean = squares[rows[i]].sum() / np.float32(squares.shape[1])
-        growth[i] = mean - told[rows[i]]
-        told[rows[i]] = mean
+        mean = accumulator[rows[i]].sum() / np.float32(accumulator.shape[1])
+        growth[i] = mean - synced_means[rows[i]]
+        synced_means[rows[i]] = mean
 
 
 @compiled
-def take_growth(squares, told, rows, growth):
-    """Let these rows grow by what they have grown elsewhere: each number in proportion, or all alike if they are 0."""
+def apply_growth(accumulator, synced_means, rows, growth):
+    """Increase the row means by another worker's growth: multiply the row by a factor, or fill a row of zeros."""
     for i in range(rows.size):
-        row = squares[rows[i]]
+        row = accumulator[rows[i]]
         mean = row.sum() / np.float32(row.size)
         if mean > np.float32(0.0):
             factor = np.float32(1.0) + growth[i] / mean
@@ -108,4 +108,4 @@ def take_growth(squares, told, rows, growth):
                 row[column] *= factor
         else:
             row[:] = growth[i]
-        told[rows[i]] += growth[i]
+        synced_means[rows[i]] += growth[i]

@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
-import torch.nn.functional as F  # noqa: N812 (as everyone writes it)
-
 import torch
+import torch.nn.functional as F  # noqa: N812 (as everyone writes it)
+from torch import Tensor, nn
+
 from ncelm.errors import NcelmError
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team
@@ -25,7 +26,6 @@ from ncelm.models.base import Sides
 from ncelm.models.log_bilinear import ModelConfig
 from ncelm.text.store import Boundary, contexts_and_targets
 from ncelm.torch.losses import EXACT_SCORES
-from torch import Tensor, nn
 
 HISTORY, BLOCK = 256, 512  # an LSTM reads a text that runs on in blocks, each after so many words to warm up
 READ_AT_ONCE = 1 << 14  # words that it reads side by side, if no sentence is longer

@@ -21,7 +21,7 @@ import numpy as np
 
 from ncelm import __version__
 from ncelm.distributed import collective as workers
-from ncelm.distributed.collective import Workers
+from ncelm.distributed.collective import Collective
 from ncelm.errors import DivergedError, NcelmError
 from ncelm.io import array_files, run
 from ncelm.io.files import new_folder, only_process
@@ -142,9 +142,9 @@ def train(
     if not 0 <= checkpoint_minutes < math.inf:
         raise NcelmError(f"--checkpoint-minutes is {checkpoint_minutes}: give a number that is not negative")
     if threads is None:
-        threads = max(available_cores() // workers.on_this_machine(), 1)
+        threads = max(available_cores() // workers.local_world_size(), 1)
     team, out = Team(threads), Path(out)  # before anything is written: the number of threads may be senseless
-    together = workers.of_this_run()
+    together = workers.current()
     training = _Training(store, out, config, checkpoint_minutes, watch, progress, together)
     with ExitStack() as alone:
         try:
@@ -169,7 +169,7 @@ class _Training:
         checkpoint_minutes: float,
         watch: Sequence[str],
         progress: Callable[[Progress], None] | None,
-        together: Workers,
+        together: Collective,
     ) -> None:
         if config.start_from:  # wherever it is resumed from
             config = replace(config, start_from=str(Path(config.start_from).resolve()))
@@ -186,7 +186,7 @@ class _Training:
         if together.size > 1:
             self._agree()
         # what this worker trains on: alone, it is everything
-        self.own_store, self.own_config = together.share(store), self._own_config()
+        self.own_store, self.own_config = together.shard(store), self._own_config()
         own_tokens = self.own_store.split("train").tokens
         vocabulary = store.vocabulary
         self.sizes = self.own_config.sizes(len(vocabulary), own_tokens)
@@ -216,7 +216,9 @@ class _Training:
             raise NcelmError("--constants learned goes with one process, not with torchrun")
         options = {**asdict(self.config), "out": str(self.out), "watch": self.watch}
         version, options_text = f"{__version__} {run.VERSION}", json.dumps(options, sort_keys=True)
-        self.workers.agree({"ncelm": version, "token store": self.store.fingerprint, "set of options": options_text})
+        self.workers.check_equal(
+            {"ncelm": version, "token store": self.store.fingerprint, "set of options": options_text}
+        )
 
     def _own_config(self) -> TrainConfig:
         """A worker's minibatches are as large as those of one process, every `size`-th of them its own; its random
@@ -231,7 +233,7 @@ class _Training:
             shapes = self.model_class.shapes(self.config.model, self.sizes.vocabulary).values()
             # as far as they have been told, what has not been, and messages, a byte for each number
             needed += sum(math.prod(shape) for shape in shapes) * (4 + 4 + 1 + self.workers.size)
-            needed *= workers.on_this_machine()
+            needed *= workers.local_world_size()
         remedy = "lower --dim, --batch-size or --noise-samples, or prepare the text with a smaller --vocabulary-size"
         check_memory("training", needed, remedy)
 
@@ -248,24 +250,25 @@ class _Training:
                 self._begin(resume, alone)
                 began = 1.0
         finally:
-            (began,) = self.workers.first_says(np.array([began]))
+            (began,) = self.workers.broadcast(np.array([began]))
         if not began:
             raise NcelmError("worker 0 could not begin: see what it says")
         if self.workers.rank > 0:
             self._initialise()
         for arrays in (self.model.arrays(), self.squares):  # not merged: both go by the same names
-            self.workers.hand_out(arrays)
+            self.workers.broadcast_arrays(arrays)
         if self.workers.size > 1:
             self._hand_out_state()
             every = self._steps_between_exchanges() * self._step_words
-            self.workers.watch(self.model.arrays(), self.squares, self.store.vocabulary.counts, every)
+            state = {"accumulator": self.squares}
+            self.workers.register(self.model.arrays(), state, self.store.vocabulary.counts, every)
 
     def _hand_out_state(self) -> None:
         """Where the first worker is, all are."""
         state = self.state
         names = [name for name, value in vars(state).items() if type(value) in (int, float, bool, type(None))]
         mine = [math.nan if (value := getattr(state, name)) is None else float(value) for name in names]
-        for name, number in zip(names, self.workers.first_says(np.array(mine)).tolist(), strict=True):
+        for name, number in zip(names, self.workers.broadcast(np.array(mine)).tolist(), strict=True):
             kind = type(getattr(_State(), name))
             setattr(state, name, None if math.isnan(number) else float(number) if kind is type(None) else kind(number))
 
@@ -471,7 +474,7 @@ class _Training:
             while not self.state.finished:
                 self._train_epoch(engine, team, interrupted)
                 self._end_epoch(team)
-                (stop,) = self.workers.total(np.array([float(interrupted.is_set())]))
+                (stop,) = self.workers.all_reduce(np.array([float(interrupted.is_set())]))
                 if stop and not self.state.finished:
                     self._interrupted()
 
@@ -491,23 +494,23 @@ class _Training:
             last = state.step == steps
             self.untold.extend(losses.tolist())
             calls += 1
-            if last or calls % self.workers.calls_together == 0:
+            if last or calls % self.workers.reduce_interval == 0:
                 due = self.workers.rank == 0 and time.monotonic() - self.last_checkpoint > self.checkpoint_seconds
                 self._tell(told, interrupted.is_set(), due)
             if last or state.step % between == 0:
-                self.workers.exchange(everything=last)
+                self.workers.synchronize(full=last)
             state.seconds += time.perf_counter() - began
             if self.config.estimator == "importance" and isinstance(engine, Engine):
                 self._note_weights(engine, losses)
             # of several workers nobody waits for what the others have to say: it is heard when they tell the next
-            stop, save = self._hear(told, 0 if last else self.workers.late)
+            stop, save = self._hear(told, 0 if last else self.workers.reduce_delay)
             if self.config.estimator == "importance":
                 self._look_astray(team, n)
             self._report(None)
             if (stop or save) and not last:  # there is a checkpoint at the end of an epoch anyway
                 self._tell(told, False, False)
                 self._hear(told, 0)
-                self.workers.exchange(everything=True)
+                self.workers.synchronize(full=True)
                 self._checkpoint()
                 if stop:
                     self._interrupted()
@@ -515,7 +518,7 @@ class _Training:
     def _tell(self, told: "deque[_Told]", stop: bool, save: bool) -> None:
         """Begin to add up over all workers the losses of the last calls; does this one want to stop, or to save?"""
         n = len(self.untold)
-        told.append((self.state.step - n, n, self.workers.begin_total(np.array([*self.untold, stop, save]))))
+        told.append((self.state.step - n, n, self.workers.all_reduce_async(np.array([*self.untold, stop, save]))))
         self.untold = []
 
     def _steps_between_exchanges(self) -> int:
@@ -612,7 +615,7 @@ class _Training:
         if self.workers.rank == 0:
             result = evaluate.evaluate_split(self.model, self.store, name, team)
             found = [result.perplexity, result.log_z_mean, result.log_z_std]
-        found = self.workers.first_says(np.array(found)).tolist()
+        found = self.workers.broadcast(np.array(found)).tolist()
         return dict(zip((f"{name}_perplexity", f"{name}_log_z_mean", f"{name}_log_z_std"), found, strict=True))
 
     def _judge(self, perplexity: float) -> bool:
@@ -668,7 +671,7 @@ class _Training:
             scores, log_z = self.model.score_positions(corpus, 0, min(split.tokens, PROBED_WORDS), team)
             with np.errstate(over="ignore"):
                 perplexity = float(np.exp(np.mean(log_z - scores)))
-        (perplexity,) = self.workers.first_says(np.array([perplexity])).tolist()
+        (perplexity,) = self.workers.broadcast(np.array([perplexity])).tolist()
         if not perplexity < self.sizes.vocabulary:  # not so for NaN either
             self._diverged(
                 f"perplexity is {perplexity:.4g}, worse than if all {self.sizes.vocabulary:,} words were alike"
