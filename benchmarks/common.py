@@ -39,7 +39,7 @@ def made_up_store(folder: Path, vocabulary: int, words: int = 1_000_000) -> Toke
 
 
 def stamp(answer: dict[str, Any]) -> str:
-    """When, where and with what, in one line, of an answer that has `surroundings` in it."""
+    """When, where and with what, in one line, of an answer that has `environment_info` in it."""
     libraries = ", ".join(f"{name} {number}" for name, number in answer["versions"].items())
     commit = (answer["commit"] or "unknown")[:12]
     return f"{answer['date'][:10]}, {answer['cores']} cores of {answer['cpu']}, commit {commit}; {libraries}."

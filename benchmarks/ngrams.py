@@ -18,7 +18,7 @@ from pathlib import Path
 import kenlm
 import numpy as np
 
-from ncelm.io.machine import surroundings
+from ncelm.io.machine import environment_info
 from ncelm.kernels.threads import Team
 from ncelm.models.base import corpus_view
 from ncelm.models.ngram.arpa import write_arpa
@@ -52,7 +52,7 @@ def main() -> None:
         "peak_memory_bytes": peak,
         "memory_bytes_said_before": memory_bytes(store.split("train"), options.order),
         **answer,
-        **surroundings("numpy", "numba", "kenlm"),
+        **environment_info("numpy", "numba", "kenlm"),
     }
     print(json.dumps(answer, indent=2))
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from common import heading, say
-from ncelm.io.machine import surroundings
+from ncelm.io.machine import environment_info
 from ncelm.language_model import LanguageModel
 
 
@@ -60,7 +60,7 @@ def main() -> None:
     ends = np.cumsum([len(line.split()) + 1 for line in lines])
     few = list(islice(lines, int(np.searchsorted(ends, options.exact_words)) + 1))
     answer: dict[str, Any] = {
-        **surroundings("ncelm", "numpy", "numba"),
+        **environment_info("ncelm", "numpy", "numba"),
         "run": options.run.name,
         "words": int(ends[-1]),
     }

@@ -24,7 +24,7 @@ import numpy as np
 
 from common import fresh_engine, heading, say
 from ncelm.errors import NcelmError
-from ncelm.io.machine import surroundings
+from ncelm.io.machine import environment_info
 from ncelm.kernels.threads import Team
 from ncelm.models.evaluate import evaluate_split
 from ncelm.models.log_bilinear import LogBilinear
@@ -41,8 +41,8 @@ except ModuleNotFoundError:
     print("this benchmark compares ncelm with PyTorch, which is missing: pip install torch==2.13.0", file=sys.stderr)
     sys.exit(2)
 
-from pytorch_rivals import Task, all_examples, fastest, samplers
-from rivals import SHARED, find_rivals
+from baselines import SHARED, find_rivals
+from pytorch_baselines import Task, all_examples, fastest, samplers
 
 LEVELS = (163.1, 156.0)  # the paper's test perplexity with 25 noise words; that of PyTorch in 39 s of one core
 POINTS = 10  # of an epoch at which test perplexity is computed
@@ -262,7 +262,7 @@ def main() -> int:
         return 2
     answer = {
         "contenders": found,
-        **surroundings("ncelm", "numpy", "numba", "torch"),
+        **environment_info("ncelm", "numpy", "numba", "torch"),
     }
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "time_to_quality.json").write_text(json.dumps(answer, indent=1) + "\n")

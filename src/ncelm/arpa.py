@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ncelm.errors import NcelmError
 from ncelm.io import run
-from ncelm.io.files import new_folder, refuse_existing
+from ncelm.io.files import atomic_folder, check_not_existing
 from ncelm.language_model import LanguageModel
 from ncelm.models import description
 from ncelm.models.ngram.arpa import OnNgrams, read_arpa, write_arpa
@@ -38,14 +38,14 @@ def import_arpa(
     model can be evaluated on that store and mixed with models of it; otherwise words stand between blanks.
     """
     path, out = Path(path), Path(out)
-    refuse_existing(out)
+    check_not_existing(out)
     origin = _origin_like(Path(like)) if like else None
     if origin and lowercase:
         raise NcelmError("--like says how text is read: leave --lowercase out")
     model, vocabulary = read_arpa(path, origin.vocabulary if origin else None, progress)
     boundary = _boundary(path, model, origin.boundary if origin else None)
     origin = origin or description.Origin(vocabulary, boundary, TextSettings(lowercase=lowercase), None, None)
-    with new_folder(out) as folder:
+    with atomic_folder(out) as folder:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         write_run(folder, model, origin, arpa_sha256=digest)

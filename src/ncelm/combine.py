@@ -9,7 +9,7 @@ import numpy as np
 
 from ncelm.errors import NcelmError
 from ncelm.io import run
-from ncelm.io.files import new_folder, refuse_existing
+from ncelm.io.files import atomic_folder, check_not_existing
 from ncelm.kernels.threads import Team
 from ncelm.language_model import LanguageModel, load_scorer
 from ncelm.models import description, ensemble
@@ -48,7 +48,7 @@ def mix(
     paths, out = [Path(path) for path in runs], Path(out)
     if len(paths) < 2:
         raise NcelmError("a mixture has at least two parts: name two runs or more")
-    refuse_existing(out)
+    check_not_existing(out)
     parts = [LanguageModel.load(path, threads) for path in paths]
     for path, part in zip(paths[1:], parts[1:], strict=True):
         _check_alike(paths[0], parts[0], path, part)
@@ -60,7 +60,7 @@ def mix(
         )
     else:
         shares = _given(weights, parts)
-    with new_folder(out) as folder:
+    with atomic_folder(out) as folder:
         description.write_description(
             folder,
             "mixture",
@@ -197,7 +197,7 @@ def blend(
     paths, out = [Path(path) for path in runs], Path(out)
     if len(paths) < 2:
         raise NcelmError("an ensemble has at least two parts: name two runs or more")
-    refuse_existing(out)
+    check_not_existing(out)
     origins = [description.read_origin(path, run.read_config(path)) for path in paths]
     for path, origin in zip(paths[1:], origins[1:], strict=True):
         if (origin.vocabulary.digest, origin.text) != (origins[0].vocabulary.digest, origins[0].text):
@@ -223,7 +223,7 @@ def blend(
     weights, origin = ensemble.learn_weights(scores, answers).reshape(-1, 2), origins[0]
     alone = [100.0 * float((scores[..., 2 * i].argmax(axis=1) == answers).mean()) for i in range(len(parts))]
     record = {"questions": len(questions), "parts_percent": alone, "percent": cross_validated(scores, answers)}
-    with new_folder(out) as folder:
+    with atomic_folder(out) as folder:
         description.write_description(
             folder,
             "ensemble",

@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import new_folder, read_json, write_whole
+from ncelm.io.files import atomic_folder, atomic_write, read_json
 
 
 def test_a_file_keeps_its_content_when_writing_fails(tmp_path):
     path = tmp_path / "file"
     path.write_text("before")
-    with pytest.raises(RuntimeError), write_whole(path) as file:
+    with pytest.raises(RuntimeError), atomic_write(path) as file:
         file.write(b"half")
         raise RuntimeError
     assert path.read_text() == "before"
@@ -21,15 +21,15 @@ def test_a_file_keeps_its_content_when_writing_fails(tmp_path):
 
 
 def test_a_folder_appears_whole_or_not_at_all(tmp_path):
-    with pytest.raises(RuntimeError), new_folder(tmp_path / "new") as folder:
+    with pytest.raises(RuntimeError), atomic_folder(tmp_path / "new") as folder:
         (folder / "half").write_text("half")
         raise RuntimeError
     assert os.listdir(tmp_path) == []
-    with new_folder(tmp_path / "new") as folder:
+    with atomic_folder(tmp_path / "new") as folder:
         (folder / "whole").write_text("whole")
         assert not (tmp_path / "new").exists()
     assert os.listdir(tmp_path) == ["new"]
-    with pytest.raises(NcelmError, match="exists already"), new_folder(tmp_path / "new"):
+    with pytest.raises(NcelmError, match="exists already"), atomic_folder(tmp_path / "new"):
         pass
 
 
@@ -40,14 +40,14 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_makes_is_no
     living = tmp_path / f".new.{os.getppid()}.partial"
     living.mkdir()
     (tmp_path / ".new.mine.partial").mkdir()
-    with new_folder(tmp_path / "new"):
+    with atomic_folder(tmp_path / "new"):
         pass
     assert sorted(os.listdir(tmp_path)) == sorted([".new.mine.partial", living.name, "new"])
 
 
 def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(NcelmError, match="cannot write"), new_folder(tmp_path / "file" / "below"):
+    with pytest.raises(NcelmError, match="cannot write"), atomic_folder(tmp_path / "file" / "below"):
         pass
 
 

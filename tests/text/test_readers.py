@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ncelm.errors import NcelmError
 from ncelm.text import readers as text
-from ncelm.text.readers import byte_ranges, read_lines, read_prose, shard_of
+from ncelm.text.readers import byte_ranges, read_lines, read_prose, shard_range
 from ncelm.text.sentences import BLANK_LINE, SentenceSplitter
 from ncelm.text.settings import TextSettings
 
@@ -283,9 +283,9 @@ def test_shards_of_a_file_are_the_file(tmp_path):
     for shards in (1, 3, 8, 500):
         read = []
         for number in range(1, shards + 1):
-            start, stop = shard_of(tmp_path / "text", "utf-8", number, shards)
+            start, stop = shard_range(tmp_path / "text", "utf-8", number, shards)
             read += read_lines(tmp_path / "text", start=start, stop=stop, keep_blank=True)
         assert read == lines
     for path in ("-", "text.gz"):
         with pytest.raises(NcelmError, match="cannot be read in parts"):
-            shard_of(path, "utf-8", 1, 2)
+            shard_range(path, "utf-8", 1, 2)

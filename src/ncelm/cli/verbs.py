@@ -30,7 +30,7 @@ from ncelm.errors import NcelmError
 from ncelm.language_model import LanguageModel, SentenceScore, WordScore, load_scorer
 from ncelm.models.description import open_store
 from ncelm.models.export import VectorFormat, export_vectors
-from ncelm.text.readers import read_line_blocks, read_lines, shard_of
+from ncelm.text.readers import read_line_blocks, read_lines, shard_range
 from ncelm.training.config import TrainConfig
 from ncelm.training.loop import train
 from ncelm.training.recipes import RECIPES
@@ -306,7 +306,7 @@ class Score:
                 "this model sees both sides of a word, so these are sums of log P(word | both sides), not "
                 "sentence probabilities"
             )
-        start, stop = shard_of(self.file, self.encoding, *parse_shard(self.shard)) if self.shard else (0, None)
+        start, stop = shard_range(self.file, self.encoding, *parse_shard(self.shard)) if self.shard else (0, None)
         for lines in read_line_blocks(self.file, self.encoding, start=start, stop=stop, keep_blank=True):
             how = (lines, not self.no_end, not self.unnormalised)
             answers = (

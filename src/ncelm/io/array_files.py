@@ -11,7 +11,7 @@ from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import read_bytes, write_whole
+from ncelm.io.files import atomic_write, read_bytes
 from ncelm.io.run import CONFIG, VOCABULARY
 
 VERSION = 1  # of the file format
@@ -26,7 +26,7 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, An
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         {"ncelm": json.dumps({"version": VERSION, **header}, sort_keys=True)},
     )
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         file.write(content)
 
 
@@ -57,7 +57,7 @@ def read_arrays(
                 f"{arrays[name].shape}, not float32 {shape}; restore them from a copy or train again"
             )
         sums = name.startswith("squares.")  # of a whole training: they may well be large
-        if not (np.isfinite(arrays[name]).all() if sums else usable(arrays[name])):
+        if not (np.isfinite(arrays[name]).all() if sums else all_bounded(arrays[name])):
             raise NcelmError(
                 f"{path} has numbers in {name} that are not finite, or enormous: restore it from a copy or train again"
             )
@@ -75,7 +75,7 @@ def write_mapped(path: Path, arrays: dict[str, np.ndarray], header: dict[str, An
         entries[name] = {"dtype": DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [begin, end]}
     head = json.dumps(entries).encode()
     head += b" " * (-len(head) % 8)  # arrays begin at a multiple of 8
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for array in arrays.values():
             file.write(np.ascontiguousarray(array).data)
@@ -115,7 +115,7 @@ def map_arrays(path: Path, kinds: dict[str, str]) -> tuple[dict[str, np.ndarray]
     return arrays, header
 
 
-def usable(array: np.ndarray) -> bool:
+def all_bounded(array: np.ndarray) -> bool:
     """Are these parameters of a model that has not diverged? (Larger ones overflow in a score.)"""
     return bool(np.all(np.abs(array) < 1e4))  # not so for NaN
 

@@ -34,7 +34,7 @@ def write_errors(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def write_whole(path: Path) -> Iterator[IO[bytes]]:
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open `path` for writing so that it appears complete or keeps its former content.
 
     The bytes go to a temporary name beside it, reach the disk, and are then renamed.
@@ -52,12 +52,12 @@ def write_whole(path: Path) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `path` when the block ends well, and vanishes when it does not.
 
     A `path` that exists already is refused before any work is done.
     """
-    refuse_existing(path)
+    check_not_existing(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,7 +65,7 @@ def new_folder(path: Path) -> Iterator[Path]:
         partial.mkdir()
         try:
             yield partial
-            refuse_existing(path)
+            check_not_existing(path)
             partial.rename(path)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -88,14 +88,14 @@ def _remove_abandoned(path: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def refuse_existing(path: Path) -> None:
+def check_not_existing(path: Path) -> None:
     """Raise if there is something at `path` already: ncelm never overwrites a user's folder."""
     if path.exists() or path.is_symlink():
         raise NcelmError(f"{path} exists already: choose another name or remove it first")
 
 
 @contextmanager
-def only_process(path: Path, otherwise: str) -> Iterator[None]:
+def exclusive_lock(path: Path, otherwise: str) -> Iterator[None]:
     """Hold a lock on the file `path`; if another process has it, raise an error that says `otherwise`."""
     with path.open("rb") as file:
         try:
@@ -109,7 +109,7 @@ def only_process(path: Path, otherwise: str) -> Iterator[None]:
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write `content` as indented JSON, whole or not at all."""
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         file.write((json.dumps(content, indent=2) + "\n").encode())
 
 

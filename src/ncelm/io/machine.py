@@ -34,12 +34,12 @@ def check_memory(what: str, needed: int, remedy: str) -> None:
         )
 
 
-def surroundings(*packages: str) -> dict[str, Any]:
+def environment_info(*packages: str) -> dict[str, Any]:
     """Where, when and with what: without these a speed means nothing."""
     libraries = {name: version(name) for name in packages}
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "commit": commit(),
+        "commit": git_commit(),
         "cpu": cpu_name(),
         "cores": available_cores(),
         "versions": {"python": platform.python_version(), **libraries},
@@ -56,7 +56,7 @@ def cpu_name() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def commit() -> str | None:
+def git_commit() -> str | None:
     """The commit this file is in, "-dirty" if files have changed since; None outside a git checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:

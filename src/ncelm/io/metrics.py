@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import read_bytes, write_whole
+from ncelm.io.files import atomic_write, read_bytes
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Metrics:
         """Bytes written so far."""
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def cut(self, size: int) -> None:
+    def truncate(self, size: int) -> None:
         """Forget all but the first `size` bytes."""
         if self.size < size:
             raise NcelmError(
@@ -28,13 +28,13 @@ class Metrics:
             )
         if self.size > size:
             content = read_bytes(self.path)[:size]
-            with write_whole(self.path) as file:
+            with atomic_write(self.path) as file:
                 file.write(content)
 
-    def add(self, record: dict[str, Any]) -> None:
+    def append(self, record: dict[str, Any]) -> None:
         """Append one line."""
         content = read_bytes(self.path) if self.path.exists() else b""
-        with write_whole(self.path) as file:
+        with atomic_write(self.path) as file:
             file.write(content + (json.dumps(record, allow_nan=False) + "\n").encode())
 
     def read(self) -> list[dict[str, Any]]:

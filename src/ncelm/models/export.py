@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Literal
 
-from ncelm.io.files import refuse_existing, write_whole
+from ncelm.io.files import atomic_write, check_not_existing
 from ncelm.models.base import Scorer
 
 VectorFormat = Literal["word2vec", "word2vec-binary", "glove"]
@@ -15,9 +15,9 @@ def export_vectors(lm: Scorer, path: Path, kind: VectorFormat = "word2vec", tabl
     word2vec: text, a first line with both numbers, then a word and its vector a line. word2vec-binary: the same with
     float32 in place of digits. glove: the text form without the first line.
     """
-    refuse_existing(path)
+    check_not_existing(path)
     vectors, words = lm.vectors(table), lm.vocabulary.words
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         if kind != "glove":
             file.write(f"{vectors.shape[0]} {vectors.shape[1]}\n".encode())
         for word, vector in zip(words, vectors, strict=True):

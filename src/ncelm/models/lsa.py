@@ -17,7 +17,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
-from ncelm.io.files import new_folder, refuse_existing
+from ncelm.io.files import atomic_folder, check_not_existing
 from ncelm.io.machine import check_memory
 from ncelm.io.metrics import Metrics
 from ncelm.models import description
@@ -91,7 +91,7 @@ def train_lsa(
     `progress` hears how often the matrix has been multiplied; about two to four times `dim` is usual.
     """
     store, out = TokenStore.open(store), Path(out)
-    refuse_existing(out)
+    check_not_existing(out)
     most = min(len(store.vocabulary), store.split("train").n_sentences) - 1
     if most < 1:
         raise NcelmError(f"{store.path} has too few sentences for LSA: give more text")
@@ -103,10 +103,10 @@ def train_lsa(
     began = time.perf_counter()
     vectors = decompose(weighted_counts(store), dim, seed, progress)
     origin = description.Origin.of(store)
-    with new_folder(out) as folder:
+    with atomic_folder(out) as folder:
         description.write_description(folder, "lsa", origin, dim=dim, seed=seed)
         array_files.write_arrays(folder / run.MODEL, {"vectors": vectors}, {"kind": "lsa"})
-        Metrics(folder / run.METRICS).add({"finished": True, "seconds": time.perf_counter() - began})
+        Metrics(folder / run.METRICS).append({"finished": True, "seconds": time.perf_counter() - began})
     return Lsa(vectors, origin.vocabulary, origin.text)
 
 

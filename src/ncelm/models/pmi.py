@@ -18,7 +18,7 @@ import numpy as np
 
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
-from ncelm.io.files import new_folder, refuse_existing
+from ncelm.io.files import atomic_folder, check_not_existing
 from ncelm.io.machine import check_memory
 from ncelm.io.metrics import Metrics
 from ncelm.models import description
@@ -131,7 +131,7 @@ def _are_numbers(numbers: np.ndarray, below: int) -> bool:
 def train_pmi(store: TokenStore | Path | str, out: Path | str) -> Pmi:
     """Note down the sentences of each word of a store's training text, and write the run `out`."""
     store, out = TokenStore.open(store), Path(out)
-    refuse_existing(out)
+    check_not_existing(out)
     check_memory("PMI of this text", store.split("train").tokens * BYTES_PER_WORD, "give a shorter text")
     began = time.perf_counter()
     by_word = sentence_counts(store)
@@ -145,8 +145,8 @@ def train_pmi(store: TokenStore | Path | str, out: Path | str) -> Pmi:
         "words": by_sentence.indices.astype(np.int32),
     }
     origin = description.Origin.of(store)
-    with new_folder(out) as folder:
+    with atomic_folder(out) as folder:
         description.write_description(folder, "pmi", origin)
         array_files.write_mapped(folder / run.MODEL, arrays, {"kind": "pmi"})
-        Metrics(folder / run.METRICS).add({"finished": True, "seconds": time.perf_counter() - began})
+        Metrics(folder / run.METRICS).append({"finished": True, "seconds": time.perf_counter() - began})
     return Pmi.load(out)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import read_bytes, write_errors, write_whole
+from ncelm.io.files import atomic_write, read_bytes, write_errors
 from ncelm.text.gutenberg import strip
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
@@ -176,7 +176,7 @@ def _decode(content: bytes, encoding: str) -> tuple[str, str]:
 def write_report(path: Path, reports: list[WorkReport]) -> None:
     """Write a line for each work, with tabs between fields; the first line names them."""
     rows = [[field.name for field in fields(WorkReport)], *(map(str, astuple(report)) for report in reports)]
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         file.write("".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows).encode())
 
 

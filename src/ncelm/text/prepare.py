@@ -21,14 +21,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import new_folder, read_json, refuse_existing, write_json
+from ncelm.io.files import atomic_folder, check_not_existing, read_json, write_json
 from ncelm.text.archives import REPORT, is_archive, unpack, write_report
 from ncelm.text.readers import check_encoding, file_size, read_prose
 from ncelm.text.sentences import PUNKT_TRAINING_CHARACTERS, SentenceSplitter
 from ncelm.text.settings import TextSettings
-from ncelm.text.store import SPLITS, Boundary, SplitWriter, TokenStore, id_type, write_description
-from ncelm.text.tokenize_files import BLOCK, SPILLS, Unit, tokenise, units_of
-from ncelm.text.vocabulary import Vocabulary, check_cut
+from ncelm.text.store import SPLITS, Boundary, SplitWriter, TokenStore, id_dtype, write_description
+from ncelm.text.tokenize_files import BLOCK, SPILLS, Unit, make_units, tokenise
+from ncelm.text.vocabulary import Vocabulary, check_limits
 
 Paths = Path | str | Sequence[Path | str] | None
 HeldOut = dict[str, npt.NDArray[np.int64]]  # split -> sentences of the training text, sorted
@@ -87,9 +87,9 @@ def prepare(
     job = _Job.of(texts, train, valid, test, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
     out = Path(out)
     _check_numbers(job.files, seed, workers, valid_sentences, test_sentences)
-    check_cut(min_count, vocabulary_size)
+    check_limits(min_count, vocabulary_size)
     done = _part_folders(out, parts) if parts is not None else []
-    with new_folder(out) as folder:
+    with atomic_folder(out) as folder:
         units = job.units(folder, progress)
         sentences = _joined(job, units, done) if done else tokenise(units, workers, progress)
         found = Counter(dict.fromkeys(job.files, 0))
@@ -160,9 +160,9 @@ def prepare_part(
         raise NcelmError(f"part {number} of {parts} does not exist: parts are numbered from 1")
     job = _Job.of(texts, train, valid, test, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
     _check_numbers(job.files, 0, workers)
-    refuse_existing(Path(out))
+    check_not_existing(Path(out))
     place = _part_folder(Path(out), number, parts)
-    with new_folder(place) as folder:
+    with atomic_folder(place) as folder:
         units = job.units(folder, progress)
         mine = units[number - 1 :: parts]
         sentences = tokenise(mine, workers, progress) if mine else []
@@ -231,7 +231,7 @@ class _Job:
                 write_report(folder / REPORT, reports)
         if self.prose:
             _sentence_splitter(self.punkt, files["train"], encoding).save(folder)
-        return units_of(files, encoding, self.text, folder)
+        return make_units(files, encoding, self.text, folder)
 
     def plan_digest(self, units: list[Unit]) -> str:
         """Equal for those who have cut the same text in the same way."""
@@ -453,7 +453,7 @@ def _write_splits(folder: Path, spills: list[_Spill], vocabulary: Vocabulary) ->
     """Write the ids of every split that has sentences."""
     present = {spill.unit.split for spill in spills}.union(*(spill.held_out for spill in spills))
     with ExitStack() as stack:
-        dtype = id_type(len(vocabulary))
+        dtype = id_dtype(len(vocabulary))
         writers = {
             split: stack.enter_context(SplitWriter(folder, split, dtype)) for split in SPLITS if split in present
         }

@@ -129,7 +129,7 @@ def byte_ranges(path: Path | str, encoding: str, size: int, *, at_blank_lines: b
     return list(zip(cuts, [*cuts[1:], None], strict=True))
 
 
-def shard_of(path: Path | str, encoding: str, number: int, shards: int) -> tuple[int, int | None]:
+def shard_range(path: Path | str, encoding: str, number: int, shards: int) -> tuple[int, int | None]:
     """Where the number-th of so many parts of a file of lines starts and stops; together they are the file.
 
     Parts are numbered from 1. Those of a small file may be empty: they stop where they start.

@@ -81,7 +81,7 @@ class TokenStore:
         path = Path(path)
         about = read_json(path / "store.json", "token store", FORMAT, VERSION)
         vocabulary = Vocabulary.load(path / "vocab.txt")
-        dtype = id_type(len(vocabulary))
+        dtype = id_dtype(len(vocabulary))
         described = about.get("splits")
         for holds, fault in (
             (about.get("vocabulary_size") == len(vocabulary), "vocab.txt has another size than it says"),
@@ -226,7 +226,7 @@ def write_description(
         "format": FORMAT,
         "version": VERSION,
         "boundary": boundary,
-        "dtype": id_type(len(vocabulary)).name,
+        "dtype": id_dtype(len(vocabulary)).name,
         "vocabulary_size": len(vocabulary),
         "vocabulary_digest": vocabulary.digest,
         "text": asdict(text),
@@ -238,7 +238,7 @@ def write_description(
     write_json(folder / "store.json", about)
 
 
-def id_type(vocabulary_size: int) -> np.dtype[np.unsignedinteger]:
+def id_dtype(vocabulary_size: int) -> np.dtype[np.unsignedinteger]:
     """Return the smallest type that holds the ids of a vocabulary, always little-endian."""
     return np.dtype("<u2") if vocabulary_size <= 65535 else np.dtype("<u4")
 

@@ -62,7 +62,7 @@ class Unit:
         return Path(self.folder, SPILLS, f"{self.number}.words")
 
 
-def units_of(files: dict[str, list[Path]], encoding: str, text: TextSettings, folder: Path) -> list[Unit]:
+def make_units(files: dict[str, list[Path]], encoding: str, text: TextSettings, folder: Path) -> list[Unit]:
     """Cut the files of each split into units, in order."""
     prose = text.tokenizer == "treebank"
     units: list[Unit] = []
@@ -82,7 +82,7 @@ class _Numbers(dict[str, int]):
         return number
 
 
-def tokenise_unit(unit: Unit, splitter: SentenceSplitter | None, on_bytes: OnBytes | None) -> int:
+def tokenize_unit(unit: Unit, splitter: SentenceSplitter | None, on_bytes: OnBytes | None) -> int:
     """Spill a unit's sentences as numbers and return how many sentences there are."""
     sentences = 0
     numbers = _Numbers()
@@ -137,7 +137,7 @@ def tokenise(units: list[Unit], workers: int | None, progress: Callable[[int, in
     workers = min(workers, len(units))
     if workers == 1:
         splitter = _splitter_of(units[0])
-        return [tokenise_unit(unit, splitter, on_bytes) for unit in units]
+        return [tokenize_unit(unit, splitter, on_bytes) for unit in units]
     return _in_processes(units, workers, on_bytes)
 
 
@@ -248,7 +248,7 @@ def work() -> None:
         unit = Unit(**{**fields, "text": TextSettings(**fields["text"])})
         try:
             splitter = splitter or _splitter_of(unit)
-            sentences = tokenise_unit(unit, splitter, lambda count: answer("bytes", count))
+            sentences = tokenize_unit(unit, splitter, lambda count: answer("bytes", count))
             answer("done", [unit.number, sentences])
         except NcelmError as error:
             answer("error", str(error))

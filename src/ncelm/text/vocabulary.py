@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import read_bytes, write_whole
+from ncelm.io.files import atomic_write, read_bytes
 
 UNKNOWN = "<unk>"
 END = "</s>"
@@ -70,7 +70,7 @@ class Vocabulary:
         (counting `<unk>` and `</s>`). Tokens cut away count as `<unk>`, as do tokens of the text that read
         `<unk>`, `</s>` or `<s>`.
         """
-        check_cut(min_count, max_size)
+        check_limits(min_count, max_size)
         kept = [word for word, count in counts.items() if count >= min_count and word not in RESERVED]
         kept.sort(key=lambda word: (-counts[word], word))
         kept = kept if max_size is None else kept[: max_size - 2]
@@ -121,7 +121,7 @@ class Vocabulary:
     def save(self, path: Path) -> None:
         """Write one "word<TAB>count" a line, in the order of the ids."""
         lines = (f"{word}\t{count}\n" for word, count in zip(self.words, self.counts.tolist(), strict=True))
-        with write_whole(path) as file:
+        with atomic_write(path) as file:
             file.write("".join(lines).encode())
 
     @classmethod
@@ -155,7 +155,7 @@ class Vocabulary:
         return cls(list(words), list(words.values()))
 
 
-def check_cut(min_count: int, max_size: int | None) -> None:
+def check_limits(min_count: int, max_size: int | None) -> None:
     """Refuse limits that no vocabulary can have."""
     if min_count < 1:
         raise NcelmError(f"--min-count is {min_count}: it must be at least 1")

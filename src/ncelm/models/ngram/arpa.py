@@ -27,7 +27,7 @@ from typing import IO, NamedTuple, cast
 import numpy as np
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import refuse_existing, write_whole
+from ncelm.io.files import atomic_write, check_not_existing
 from ncelm.kernels import arpa as arpa_kernels
 from ncelm.kernels.arpa import Spelling
 from ncelm.models.ngram.model import LEAST, MOST_LOG, MOST_ORDERS, NGramModel
@@ -46,11 +46,11 @@ OnNgrams = Callable[[int, int], None]  # hears how many n-grams of how many are 
 
 def write_arpa(path: Path, model: NGramModel, vocabulary: Vocabulary, progress: OnNgrams | None = None) -> None:
     """Write a model as an ARPA file, which must not exist; packed if its name ends with .gz."""
-    refuse_existing(path)
+    check_not_existing(path)
     letters, bounds, _ = _spelling([*(word.encode() for word in vocabulary.words), BEGIN.encode()])
     lengths = np.diff(bounds)
     done, total = 0, sum(model.counts)
-    with write_whole(path) as raw, _packed(raw, path) as file:
+    with atomic_write(path) as raw, _packed(raw, path) as file:
         file.write(b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % each for each in enumerate(model.counts, 1)))
         for n, first, words in _batches(model):
             if first == 0:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
-from ncelm.io.files import new_folder, refuse_existing
+from ncelm.io.files import atomic_folder, check_not_existing
 from ncelm.io.machine import check_memory
 from ncelm.io.metrics import Metrics
 from ncelm.kernels import ngram as ngram_kernels
@@ -138,7 +138,7 @@ def train_ngram(
     higher orders, too.
     """
     store, out = TokenStore.open(store), Path(out)
-    refuse_existing(out)
+    check_not_existing(out)
     began = time.perf_counter()
     model, discounts = estimate(store, order, min_counts, progress)
     record: dict[str, Any] = {
@@ -152,9 +152,9 @@ def train_ngram(
     if "valid" in store.splits:
         with Team() as team:
             record["valid_perplexity"] = evaluate_split(model, store, "valid", team).perplexity
-    with new_folder(out) as folder:
+    with atomic_folder(out) as folder:
         write_run(folder, model, description.Origin.of(store), min_counts=list(min_counts))
-        Metrics(folder / run.METRICS).add(record)
+        Metrics(folder / run.METRICS).append(record)
     return record
 
 

@@ -21,7 +21,7 @@ from scipy.stats import chisquare
 
 from common import fresh_engine, heading, say
 from ncelm.errors import NcelmError
-from ncelm.io.machine import surroundings
+from ncelm.io.machine import environment_info
 from ncelm.kernels.threads import Team
 from ncelm.models.log_bilinear import LogBilinear
 from ncelm.noise import Noise
@@ -35,7 +35,7 @@ except ModuleNotFoundError:
     print("this benchmark compares ncelm with PyTorch, which is missing: pip install torch==2.13.0", file=sys.stderr)
     sys.exit(2)
 
-from pytorch_rivals import Autograd, ByHand, Sampler, Task, Trainer, Work, all_examples, fastest, samplers
+from pytorch_baselines import Autograd, ByHand, Sampler, Task, Trainer, Work, all_examples, fastest, samplers
 
 # Section 4 of the paper, by noise of each word's own, by shared noise and by exact maximum likelihood
 CONFIGS: dict[Work, TrainConfig] = {"pairs": ptb_nce(), "shared": ptb_shared(), "exact": ptb_ml()}
@@ -289,7 +289,7 @@ def benchmark(store: TokenStore, works: list[Work], rounds: int, words: int, com
     return {
         "work": {work: contest(work, store, rounds, words, compiling) for work in works},
         "text": {"training_words": store.split("train").tokens, "vocabulary": len(store.vocabulary)},
-        **surroundings("ncelm", "numpy", "numba", "scipy", "torch"),
+        **environment_info("ncelm", "numpy", "numba", "scipy", "torch"),
     }
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from common import say
-from ncelm.io.machine import surroundings
+from ncelm.io.machine import environment_info
 from ncelm.text.store import TokenStore
 
 LOOPBACK = Path("/sys/class/net/lo/statistics/tx_bytes")  # what this machine has said to itself, headers and all
@@ -74,7 +74,7 @@ def main() -> None:
     options, of_train = parser.parse_args(words[:end]), words[end + 1 :]
     TokenStore.open(options.store)
     arguments = [str(options.store), "--recipe", options.recipe, *of_train]
-    answer: dict[str, Any] = {"arguments": arguments[1:], **surroundings()}
+    answer: dict[str, Any] = {"arguments": arguments[1:], **environment_info()}
     rounds: list[tuple[float, float]] = []  # words/s
     with tempfile.TemporaryDirectory() as folder:
         for i in range(options.rounds):

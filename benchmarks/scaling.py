@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from common import fresh_engine, heading, made_up_store, say
-from ncelm.io.machine import surroundings
+from ncelm.io.machine import environment_info
 from ncelm.kernels.threads import Team
 from ncelm.models.log_bilinear import ModelConfig
 from ncelm.text.store import TokenStore
@@ -160,7 +160,7 @@ def main() -> int:
     if not options.out:
         parser.error("--out is missing: name a folder for the answer")
     points = all_points(options.only)
-    answer = {"points": points, **surroundings("ncelm", "numpy", "numba")}
+    answer = {"points": points, **environment_info("ncelm", "numpy", "numba")}
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "growth.json").write_text(json.dumps(answer, indent=1) + "\n")
     (options.out / "growth.md").write_text(markdown(answer))

@@ -27,7 +27,7 @@ from numba import njit
 
 from common import fresh_engine, heading, made_up_store, say
 from ncelm.errors import NcelmError
-from ncelm.io.machine import surroundings
+from ncelm.io.machine import environment_info
 from ncelm.kernels import records
 from ncelm.kernels import steps as kernels
 from ncelm.kernels.threads import Team
@@ -445,7 +445,7 @@ def measure(stores: dict[str, Path | None], clock: Clock, folder: Path) -> dict[
             found["ours_ns_per_word"] = 1e9 / found["words_per_second"][0]
             found["share_of_the_floor"] = found["floor_ns_per_word"] / found["ours_ns_per_word"]
             answer["tasks"][task.name] = found
-    return answer | surroundings("ncelm", "numpy", "numba")
+    return answer | environment_info("ncelm", "numpy", "numba")
 
 
 def table(answer: dict[str, Any]) -> str:
