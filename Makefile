@@ -41,7 +41,7 @@ lint: env torch
 # STORE=folder: a token store of the text to time on; without it, the demo's text
 bench: env torch
 	@test -n "$(STORE)" || test -d demo/store || $(MAKE) demo
-	$(BIN)/python benchmarks/rivals.py $(or $(STORE),demo/store)
+	$(BIN)/python benchmarks/baselines.py $(or $(STORE),demo/store)
 
 clean:
 	rm -rf .venv demo

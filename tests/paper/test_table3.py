@@ -6,9 +6,8 @@ import pytest
 from tests.models.test_lsa import two_topics
 from tests.text.test_gutenberg import OLD, OLD_END, archive
 
-from ncelm.cli.main import main
+from ncelm import combine
 from ncelm.errors import NcelmError
-from ncelm.models import ensemble
 from ncelm.paper import table3
 from ncelm.paper.table3 import ROWS, Row, reproduce_table3
 from ncelm.text.prepare import prepare
@@ -20,7 +19,7 @@ SMALL = [
     Row("lbl-2-100", "LBL", 2, 0, 6, 41.5, 145.5),
     Row("lbl-10x2-100", "LBL", 2, 2, 6, 44.5, 38.6),
 ]
-BEYOND = [Row("pmi", "PMI", 0, 0, None, None, None), Row("together", "ensemble", 0, 0, None, None, None)]
+EXTENSIONS = [Row("pmi", "PMI", 0, 0, None, None, None), Row("ensemble", "ensemble", 0, 0, None, None, None)]
 
 
 @pytest.fixture
@@ -33,10 +32,10 @@ def data(tmp_path, monkeypatch):
         return prepare(path, **options | {"min_count": 1, "punkt": "train", "valid_sentences": 99, "test_sentences": 9})
 
     monkeypatch.setattr(table3, "ROWS", SMALL)
-    monkeypatch.setattr(table3, "START_DIM", 6)
-    monkeypatch.setattr(table3, "BEYOND", BEYOND)
-    monkeypatch.setattr(table3, "TEAM", ("ngram-3", "lsa-300", "pmi", "lbl-2-100"))
-    monkeypatch.setattr(ensemble, "SHORTEST", 4)  # sentences that questions are made from
+    monkeypatch.setattr(table3, "INIT_DIM", 6)
+    monkeypatch.setattr(table3, "EXTENSIONS", EXTENSIONS)
+    monkeypatch.setattr(table3, "ENSEMBLE", ("ngram-3", "lsa-300", "pmi", "lbl-2-100"))
+    monkeypatch.setattr(combine, "SHORTEST", 4)  # sentences that questions are made from
     monkeypatch.setattr(table3, "holmes", tiny)
     monkeypatch.setattr(table3, "prepare", quick)
     works = {f"W{i}.TXT": (OLD + OLD_END + ". \n\n".join(two_topics(i, 120))).encode() for i in range(3)}
@@ -58,6 +57,8 @@ def test_the_rows_are_the_paper_s():
 
 
 def test_from_the_archive_to_the_page(data, tmp_path, capsys):
+    from ncelm.cli.main import main
+
     arguments = ["reproduce", "table3", "--data", str(data), "--out", str(tmp_path / "out")]
     assert main([*arguments, "--rows", "lsa-300", "--json"]) == 0
     alone = json.loads(capsys.readouterr().out)
@@ -69,20 +70,20 @@ def test_from_the_archive_to_the_page(data, tmp_path, capsys):
     assert answer["complete"]
     for row in answer["rows"]:
         assert row["normalised"]["percent"] in (0.0, 100.0)
-        assert ("test" in row) == (row["key"] not in ("lsa-300", "pmi", "together"))
+        assert ("test" in row) == (row["key"] not in ("lsa-300", "pmi", "ensemble"))
         assert ("unnormalised" in row) <= row["key"].startswith("lbl")
         assert ("threads" in row) == row["key"].startswith("lbl")
     page = (tmp_path / "out/table3.md").read_text()
     assert "| 3-gram | **" in page
     assert "| 36.0 |" in page
     assert "| PMI of words in a sentence | **" in page
-    assert "| together: ngram-3, lsa-300, pmi, lbl-2-100 | **" in page
+    assert "| ensemble: ngram-3, lsa-300, pmi, lbl-2-100 | **" in page
 
 
 def test_every_kind_of_row_tells_how_far_it_is(data, tmp_path):
     heard = []
     reproduce_table3(data, tmp_path / "out", progress=heard.append)
-    assert {at.name for at in heard if at.steps} == {"preparing the text", *(row.name for row in (*SMALL, *BEYOND))}
+    assert {at.name for at in heard if at.steps} == {"preparing the text", *(row.name for row in (*SMALL, *EXTENSIONS))}
     assert {at.name for at in heard if at.training} == {row.name for row in SMALL if row.kind == "LBL"}
 
 
@@ -104,8 +105,8 @@ def test_finished_rows_are_not_trained_again(data, tmp_path):
 def test_mistakes(data, tmp_path):
     with pytest.raises(NcelmError, match="no row 'lbl-4-100'"):
         reproduce_table3(data, tmp_path / "out", rows=["lbl-4-100"])
-    with pytest.raises(NcelmError, match="puts others together: finish 'ngram-3' first"):
-        reproduce_table3(data, tmp_path / "out", rows=["together"])
+    with pytest.raises(NcelmError, match="combines other rows: finish 'ngram-3' first"):
+        reproduce_table3(data, tmp_path / "out", rows=["ensemble"])
     with pytest.raises(NcelmError, match="no row of table3 is finished"):
         reproduce_table3(data, tmp_path / "out", finished_only=True)
     (data / table3.ANSWERS).unlink()

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from ncelm.cli.main import main
 from ncelm.errors import NcelmError
 from ncelm.language_model import LanguageModel
 from ncelm.paper import plots
@@ -124,6 +123,8 @@ def test_a_folder_of_another_text_is_refused(data, tmp_path):
 
 
 def test_the_command(data, tmp_path, capsys):
+    from ncelm.cli.main import main
+
     command = ["reproduce", "table1", "--data", str(data), "--out", str(tmp_path / "out"), "--seeds", "1"]
     assert main([*command, "--rows", "ml", "importance"]) == 0
     answer = capsys.readouterr().out

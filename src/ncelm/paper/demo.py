@@ -1,4 +1,4 @@
-"""The demonstration: a real model from English that every machine has, by NCE and by maximum likelihood."""
+"""The demonstration: models trained by NCE and by maximum likelihood on the documentation of Python."""
 
 import ast
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import refuse_existing, write_errors, write_whole
+from ncelm.io.files import atomic_write, check_not_existing, write_errors
 from ncelm.io.metrics import Metrics
 from ncelm.io.run import METRICS
 from ncelm.language_model import LanguageModel
@@ -27,24 +27,24 @@ WORDS = ("string", "file", "returns", "two")
 
 
 def demo(
-    out: Path, threads: int | None, say: Callable[[str], None], progress: Callable[[Progress], None]
+    out: Path, threads: int | None, message: Callable[[str], None], progress: Callable[[Progress], None]
 ) -> dict[str, Any]:
-    """Prepare, train twice, compare and plot in the folder `out`; return the figures."""
-    refuse_existing(out)
+    """Prepare a text, train two models, compare and plot them in the directory `out`; return the results."""
+    check_not_existing(out)
     try:
-        return _demo(out, threads, say, progress)
-    except BaseException:  # also Ctrl-C: a demonstration is quickly repeated
+        return _demo(out, threads, message, progress)
+    except BaseException:  # including Ctrl-C: repeating the demonstration is cheap
         shutil.rmtree(out, ignore_errors=True)
         raise
 
 
 def _demo(
-    out: Path, threads: int | None, say: Callable[[str], None], progress: Callable[[Progress], None]
+    out: Path, threads: int | None, message: Callable[[str], None], progress: Callable[[Progress], None]
 ) -> dict[str, Any]:
     began = time.perf_counter()
     with write_errors(out):
         out.mkdir(parents=True)
-    say("reading Python's own documentation …")
+    message("collecting the documentation of Python's standard library …")
     write_text(out / "text.txt")
     store = prepare(
         [out / "text.txt"],
@@ -55,20 +55,20 @@ def _demo(
         valid_sentences=1000,
         test_sentences=1000,
     )
-    say(
-        f"{store.split('train').tokens:,} words, {len(store.vocabulary):,} different ones "
-        f"({time.perf_counter() - began:.0f} s to prepare)"
+    message(
+        f"{store.split('train').tokens:,} training words, vocabulary of {len(store.vocabulary):,} words "
+        f"(prepared in {time.perf_counter() - began:.0f} s)"
     )
-    say("training by NCE, then by maximum likelihood (the first time, compiling comes before that) …")
+    message("training by NCE, then by maximum likelihood …")
     nce = recipe("default").with_changes(epochs=3)
     results = {
         name: _train_one(store, out / name.lower(), config, threads, progress)
         for name, config in (("NCE", nce), ("ML", nce.with_changes(estimator="ml")))
     }
-    _show(results, say)
-    _show_words(LanguageModel.load(out / "nce", threads), say)
-    plot(out, results, say)
-    say(f"everything is in {out}: try `ncelm neighbors {out / 'nce'} list` or `ncelm evaluate {out / 'nce'}`")
+    _show_results(results, message)
+    _show_words(LanguageModel.load(out / "nce", threads), message)
+    plot(out, results, message)
+    message(f"all files are in {out}: try `ncelm neighbors {out / 'nce'} list` or `ncelm evaluate {out / 'nce'}`")
     return results
 
 
@@ -76,16 +76,18 @@ def _demo(
 
 
 def write_text(path: Path) -> None:
-    """Write the prose of the standard library's documentation to `path`, a blank line between paragraphs."""
+    """Write the prose of the standard library's documentation to `path`, with blank lines between paragraphs."""
     paragraphs = list(dict.fromkeys(p for text in _documentation() for p in _prose(text)))
     if sum(len(paragraph) for paragraph in paragraphs) < 100_000:
-        raise NcelmError("this Python has too little documentation for the demo: train on a text of your own")
-    with write_whole(path) as file:
+        raise NcelmError(
+            "the documentation of this Python installation is too short for the demo: train on another text"
+        )
+    with atomic_write(path) as file:
         file.write("\n\n".join(paragraphs).encode())
 
 
 def _documentation() -> Iterator[str]:
-    """Documentation strings and help topics, read from the sources: nothing is imported or run."""
+    """Yield docstrings and help topics. They are parsed from the sources: no module is imported."""
     library = Path(sysconfig.get_paths()["stdlib"])
     for source in sorted(library.rglob("*.py")):
         parts = source.relative_to(library).parts
@@ -94,7 +96,7 @@ def _documentation() -> Iterator[str]:
         try:
             tree = ast.parse(source.read_bytes())
         except (SyntaxError, ValueError, OSError):
-            continue  # templates, and sources in odd encodings
+            continue  # templates and sources in other encodings
         if parts[0] == "pydoc_data":
             yield from (
                 node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)
@@ -106,7 +108,7 @@ def _documentation() -> Iterator[str]:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Those paragraphs of a documentation string that are English and not code, tables or signatures."""
+    """Yield the paragraphs of a docstring that are prose, not code, tables or signatures."""
     for paragraph in re.split(r"\n\s*\n", text):
         line = " ".join(paragraph.split())
         letters = sum(character.isalpha() or character == " " for character in line)
@@ -120,6 +122,7 @@ def _prose(text: str) -> Iterator[str]:
 def _train_one(
     store: TokenStore, out: Path, config: TrainConfig, threads: int | None, progress: Callable[[Progress], None]
 ) -> dict[str, Any]:
+    """Train a model and return its training time, test evaluation and validation curve."""
     last = train(store, out, config, threads=threads, progress=progress)
     test = LanguageModel.load(out, threads).evaluate_split(store, "test")
     return {
@@ -131,32 +134,32 @@ def _train_one(
     }
 
 
-def _show(results: dict[str, dict[str, Any]], say: Callable[[str], None]) -> None:
-    say("")
-    say("       training   words/s   test perplexity   log Z (0: normalises itself)")
+def _show_results(results: dict[str, dict[str, Any]], message: Callable[[str], None]) -> None:
+    message("")
+    message("       training   words/s   test perplexity   log Z (0: normalized)")
     for name, r in results.items():
-        say(
+        message(
             f"  {name:4} {r['seconds']:7.1f} s {r['words_per_second']:9,.0f} {r['test_perplexity']:17.1f}   "
             f"{r['test_log_z_mean']:+.2f} ± {r['test_log_z_std']:.2f}"
         )
-    faster = results["ML"]["seconds"] / results["NCE"]["seconds"]
-    say(f"\nNCE never summed over the vocabulary and was {faster:.0f} times faster, over the same text as often.")
+    speedup = results["ML"]["seconds"] / results["NCE"]["seconds"]
+    message(f"\nNCE avoids the sum over the vocabulary: speed-up {speedup:.0f}× for the same number of epochs.")
 
 
-def _show_words(lm: LanguageModel, say: Callable[[str], None]) -> None:
-    say("\nnearest words:")
+def _show_words(lm: LanguageModel, message: Callable[[str], None]) -> None:
+    message("\nnearest neighbors:")
     for word in WORDS:
         if word in lm.vocabulary:
-            say(f"  {word:8} {', '.join(near for near, _ in lm.neighbors(word, 6))}")
-    say("\nlog-probability of a sentence, and of its words in another order:")
+            message(f"  {word:8} {', '.join(near for near, _ in lm.neighbors(word, 6))}")
+    message("\nlog-probability of a sentence and of the same words in another order:")
     for sentence in (SENTENCE, SCRAMBLED):
-        say(f"  {lm.score(sentence):7.1f}  {sentence}")
+        message(f"  {lm.score(sentence):7.1f}  {sentence}")
 
 
-def plot(folder: Path, results: dict[str, dict[str, Any]], say: Callable[[str], None]) -> None:
-    """Perplexity against training time, as plot.png; where matplotlib is not installed, say how to get it."""
+def plot(folder: Path, results: dict[str, dict[str, Any]], message: Callable[[str], None]) -> None:
+    """Plot perplexity against training time to plot.png, if matplotlib is installed."""
     curves = {name: ([x for x, _ in r["curve"]], [y for _, y in r["curve"]]) for name, r in results.items()}
     if plots.perplexity_against_time(folder / "plot.png", curves, "validation"):
-        say(f"\nperplexity against time: {folder / 'plot.png'}")
+        message(f"\nplot of perplexity against training time: {folder / 'plot.png'}")
     else:
-        say("\nno plot: matplotlib is not installed (pip install 'ncelm[plots]')")
+        message("\nno plot: matplotlib is not installed (pip install 'ncelm[plots]')")

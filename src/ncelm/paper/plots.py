@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ncelm.io.files import write_whole
+from ncelm.io.files import atomic_write
 
 Curve = tuple[Sequence[float], Sequence[float]]  # x, y
 
@@ -19,7 +19,7 @@ def draw(path: Path, paint: Callable[[Any], None], size: tuple[float, float] = (
     axes = figure.add_subplot()
     paint(axes)
     axes.grid(alpha=0.3, which="both")
-    with write_whole(path) as file:
+    with atomic_write(path) as file:
         figure.savefig(file, dpi=120, format="png")
     return True
 
@@ -43,7 +43,7 @@ def perplexity_against_time(path: Path, curves: Mapping[str, Curve], split: str)
 
 
 def perplexity_against_samples(path: Path, curves: Mapping[str, Curve], published: Mapping[str, Curve]) -> bool:
-    """Plot perplexity against the number of noise samples: measured as lines, published as crosses of the same color."""
+    """Plot perplexity against the number of noise samples: lines for measured, crosses for published results."""
 
     def paint(axes: Any) -> None:
         for name, (k, perplexity) in curves.items():

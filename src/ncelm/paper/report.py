@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ncelm.io.files import write_whole
-from ncelm.io.machine import surroundings
+from ncelm.io.files import atomic_write
+from ncelm.io.machine import environment_info
 from ncelm.losses import reference
 from ncelm.paper import plots
 from ncelm.paper.rows import Row, Table
@@ -95,7 +95,7 @@ def write_page(
         "command": command,
         "complete": complete,
         "seeds": seeds,
-        "made": surroundings("ncelm", "numpy", "numba", "scipy"),
+        "made": environment_info("ncelm", "numpy", "numba", "scipy"),
         "rows": [_summary(result, results) for result in results],
         "plots": drawn,
     }
@@ -105,9 +105,9 @@ def write_page(
 
 def save_page(path: Path, report: dict[str, Any], markdown: str) -> None:
     """Write a table as PATH.json and PATH.md."""
-    with write_whole(path.with_suffix(".json")) as file:
+    with atomic_write(path.with_suffix(".json")) as file:
         file.write((json.dumps(report, indent=1, allow_nan=False) + "\n").encode())
-    with write_whole(path.with_suffix(".md")) as file:
+    with atomic_write(path.with_suffix(".md")) as file:
         file.write(markdown.encode())
 
 
