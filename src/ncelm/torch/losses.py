@@ -1,24 +1,30 @@
-"""NCE and importance sampling as PyTorch has its losses: functions of scores, and modules that own the output table.
+"""Sampled losses for models with a large output: NCE, ranking NCE and importance sampling.
 
-The functions take scores of any model and leave sampling to others; they are the twins of `ncelm.estimators`. The
-modules are shaped like `nn.LinearCrossEntropyLoss` and `nn.AdaptiveLogSoftmaxWithLoss`: hidden vectors and targets in,
-a loss out. In training they draw noise and never sum over the classes; in evaluation they give the exact negative
-log-likelihood, never an unnormalised score.
+The functions (`nce_loss`, `ranking_nce_loss`, `importance_sampling_loss`, `log_z_penalty`) take scores and log noise
+probabilities of any model and do not sample. `ncelm.losses.functions` has the same losses for NumPy.
+
+The modules (`NCELoss`, `RankingNCELoss`, `ImportanceSamplingLoss`) own the output layer, like
+`torch.nn.AdaptiveLogSoftmaxWithLoss`: hidden vectors and targets in, loss out. In training mode they draw noise samples
+and do not sum over the classes. In evaluation mode they return the exact negative log-likelihood.
 """
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F  # noqa: N812 (as everyone writes it)
+import torch.nn.functional as F  # noqa: N812 (PyTorch's convention)
 from torch import Tensor, nn
 
 from ncelm.torch.noise import BigramNoise, Noise, Weights
 
 Reduction = Literal["mean", "sum", "none"]
 Normalizer = Literal["fixed", "scalar", "context"]
-EXACT_SCORES = 1 << 24  # so many scores are held at once when the classes are summed over: 64 MB
+EXACT_SCORES = 1 << 24  # scores held at once in a sum over the classes: 64 MB
+
+
+# -- functions ---------------------------------------------------------------------------------------------------------
 
 
 def nce_loss(
@@ -28,60 +34,146 @@ def nce_loss(
     noise_log_noise: Tensor,
     *,
     log_normalizer: Tensor | float = 0.0,
+    log_z_penalty: float = 0.0,
     reduction: Reduction = "mean",
 ) -> Tensor:
-    """Noise-contrastive estimation (Mnih & Teh 2012, Eq. 13) from the scores of any model.
+    """Return the noise-contrastive estimation loss (Mnih & Teh 2012, Eq. 13).
 
-    The logit that a class is data and not one of the k noise classes beside it is s(w, h) + c_h − log(k·Pn(w)); log k
-    is added here, log Pn is what the two last arguments are. The loss of an example is
-    −log σ(logit of the target) − Σ_j log(1 − σ(logit of noise class j)).
+    The classifier's logit for "data" against k noise samples is s(w, h) + c_h − log(k·Pn(w)). The loss of an example is
+    −log σ(logit of the target) − Σ_j log(1 − σ(logit of noise sample j)). log k is added here.
 
     Args:
-        target_scores: s(w, h), unnormalised, (…).
-        noise_scores: of k noise classes for each example, (…, k).
-        target_log_noise: log Pn of the targets, (…) or what can be broadcast to it.
-        noise_log_noise: log Pn of the noise classes, (…, k), or (k,) if all examples share them.
-        log_normalizer: c_h, a number or (…). The paper's default is 0: the model learns to normalise itself.
-        reduction: "mean" over examples, "sum" or "none".
+        target_scores (Tensor): s(w, h) of the targets, not normalized, (…).
+        noise_scores (Tensor): s(w, h) of k noise samples per example, (…, k).
+        target_log_noise (Tensor): log Pn of the targets, broadcastable to (…).
+        noise_log_noise (Tensor): log Pn of the noise samples, (…, k), or (k,) for shared noise.
+        log_normalizer (Tensor or float): c_h, a number or (…). With 0 the model learns to be self-normalized.
+        log_z_penalty (float): coefficient α of the squared log-normalizer of s(w, h) + c_h; see
+            :func:`log_z_penalty`.
+        reduction (str): "mean" over examples, "sum" or "none".
 
-    >>> coin = torch.zeros(1)
-    >>> nce_loss(coin, torch.zeros(1, 1), coin, torch.zeros(1, 1))  # 2 log 2
-    tensor(1.3863)
+    Examples::
+
+        >>> zero = torch.zeros(1)
+        >>> nce_loss(zero, torch.zeros(1, 1), zero, torch.zeros(1, 1))  # 2 log 2
+        tensor(1.3863)
     """
-    k = noise_scores.shape[-1]
-    if k == 0:
-        raise ValueError("noise_scores is empty: NCE needs at least one noise class for each example")
-    shift = torch.as_tensor(log_normalizer, dtype=target_scores.dtype, device=target_scores.device)
-    target_logits = target_scores + shift - target_log_noise - math.log(k)  # (…)
-    noise_logits = noise_scores + (shift - math.log(k)).unsqueeze(-1) - noise_log_noise  # (…, k)
-    return _reduce(F.softplus(-target_logits) + F.softplus(noise_logits).sum(-1), reduction)
+    log_k = math.log(_samples(noise_scores, "noise_scores"))
+    c = torch.as_tensor(log_normalizer, dtype=target_scores.dtype, device=target_scores.device)
+    target_logits = target_scores + c - target_log_noise - log_k  # (…)
+    noise_logits = noise_scores + (c - log_k).unsqueeze(-1) - noise_log_noise  # (…, k)
+    losses = F.softplus(-target_logits) + F.softplus(noise_logits).sum(-1)  # (…)
+    if log_z_penalty:
+        log_z = torch.logsumexp(noise_logits, -1)  # log Σ_j exp(s_j + c − log Pn_j) − log k
+        losses = losses + log_z_penalty * log_z.square()
+    return _reduce(losses, reduction)
+
+
+def ranking_nce_loss(
+    target_scores: Tensor,
+    noise_scores: Tensor,
+    target_log_noise: Tensor,
+    noise_log_noise: Tensor,
+    *,
+    log_z_penalty: float = 0.0,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Return the ranking NCE loss (Ma & Collins 2018).
+
+    This is the cross-entropy of the target in a softmax over the target and its k noise samples, with the logits
+    s(w, h) − log Pn(w). A constant added to all scores of a context cancels: the loss determines scores up to such a
+    constant, and the model is not self-normalized unless `log_z_penalty` is positive.
+
+    Args:
+        target_scores (Tensor): s(w, h) of the targets, not normalized, (…).
+        noise_scores (Tensor): s(w, h) of k noise samples per example, (…, k).
+        target_log_noise (Tensor): log Pn of the targets, broadcastable to (…).
+        noise_log_noise (Tensor): log Pn of the noise samples, (…, k), or (k,) for shared noise.
+        log_z_penalty (float): coefficient α of the squared log-normalizer; see :func:`log_z_penalty`.
+        reduction (str): "mean" over examples, "sum" or "none".
+
+    Examples::
+
+        >>> zero = torch.zeros(1)
+        >>> ranking_nce_loss(zero, torch.zeros(1, 3), zero, torch.zeros(1, 3))  # log 4
+        tensor(1.3863)
+    """
+    log_k = math.log(_samples(noise_scores, "noise_scores"))
+    target_logits = target_scores - target_log_noise  # (…)
+    noise_log_sum = torch.logsumexp(noise_scores - noise_log_noise, -1)  # (…)
+    losses = F.softplus(noise_log_sum - target_logits)  # log(exp(target) + Σ_j exp(noise_j)) − target
+    if log_z_penalty:
+        losses = losses + log_z_penalty * (noise_log_sum - log_k).square()
+    return _reduce(losses, reduction)
+
+
+def log_z_penalty(noise_scores: Tensor, noise_log_noise: Tensor, *, reduction: Reduction = "mean") -> Tensor:
+    """Return the squared log-normalizer, estimated from noise samples (Goldberger & Melamud 2018).
+
+    The penalty of an example is (log Ẑ(h))² with Ẑ(h) = (1/k) Σ_j exp(s(w_j, h)) / Pn(w_j), the importance-sampling
+    estimate of Z(h). It is 0 for a model that is normalized without dividing by Z(h).
+
+    Args:
+        noise_scores (Tensor): s(w, h) of k noise samples per example, (…, k).
+        noise_log_noise (Tensor): log Pn of the noise samples, (…, k), or (k,) for shared noise.
+        reduction (str): "mean" over examples, "sum" or "none".
+
+    Examples::
+
+        >>> log_z_penalty(torch.zeros(1, 2), torch.zeros(1, 2) - 1.0)  # log Ẑ = 1
+        tensor(1.)
+    """
+    log_k = math.log(_samples(noise_scores, "noise_scores"))
+    return _reduce((torch.logsumexp(noise_scores - noise_log_noise, -1) - log_k).square(), reduction)
 
 
 def importance_sampling_loss(
     target_scores: Tensor, sample_scores: Tensor, sample_log_proposal: Tensor, *, reduction: Reduction = "mean"
 ) -> tuple[Tensor, Tensor]:
-    """Importance sampling (Mnih & Teh 2012, Eq. 5): log Z estimated from k samples of a proposal Q, minus the score.
+    """Return the importance-sampling estimate of −log P (Mnih & Teh 2012, Eq. 5) and the effective sample sizes.
 
     Args:
-        target_scores: s(w, h), unnormalised, (…).
-        sample_scores: of k samples for each example, (…, k).
-        sample_log_proposal: log Q of the samples, (…, k), or (k,) if all examples share them.
-        reduction: of the loss, as in `nce_loss`.
+        target_scores (Tensor): s(w, h) of the targets, not normalized, (…).
+        sample_scores (Tensor): s(w, h) of k samples per example, (…, k).
+        sample_log_proposal (Tensor): log probability of the samples under the proposal, (…, k), or (k,) for shared
+            samples.
+        reduction (str): of the loss: "mean" over examples, "sum" or "none".
 
     Returns:
-        The loss, and the effective sample sizes (Σ v)² / Σ v², (…), from 1 to k: how many samples really count.
+        The loss, and the effective sample sizes (Σ v)² / Σ v², (…), between 1 and k, where v is exp(s) divided by the
+        proposal.
     """
-    k = sample_scores.shape[-1]
-    if k == 0:
-        raise ValueError("sample_scores is empty: importance sampling needs at least one sample for each example")
+    log_k = math.log(_samples(sample_scores, "sample_scores"))
     log_v = sample_scores - sample_log_proposal  # (…, k)
-    losses = torch.logsumexp(log_v, -1) - math.log(k) - target_scores  # (…)
+    losses = torch.logsumexp(log_v, -1) - log_k - target_scores  # (…)
     effective = 1.0 / torch.softmax(log_v.detach(), -1).square().sum(-1)
     return _reduce(losses, reduction), effective
 
 
+def _samples(scores: Tensor, name: str) -> int:
+    """Return k."""
+    k = scores.shape[-1]
+    if k == 0:
+        raise ValueError(f"{name} is empty: give at least one sample for each example")
+    return k
+
+
+def _reduce(losses: Tensor, reduction: Reduction) -> Tensor:
+    match reduction:
+        case "mean":
+            return losses.mean()
+        case "sum":
+            return losses.sum()
+        case "none":
+            return losses
+    raise ValueError(f"reduction is {reduction!r}: choose mean, sum or none")
+
+
+# -- modules -----------------------------------------------------------------------------------------------------------
+
+
 class _SampledLoss(nn.Module):
-    """What both losses share: the output table, the noise, checks, and the exact likelihood."""
+    """Base of the modules: output layer, noise, validation of batches, and the exact likelihood."""
 
     weight: Tensor  # q_w, (V, d)
     bias: Tensor | None  # b_w, (V,)
@@ -113,113 +205,132 @@ class _SampledLoss(nn.Module):
         self.shared_noise, self.sparse, self.validate = shared_noise, sparse, validate
         self.reduction: Reduction = reduction
         self.ignore_index = ignore_index
-        kind: dict[str, Any] = {"device": device, "dtype": dtype}
-        self.noise = noise if isinstance(noise, Noise) else Noise(noise, **kind)
+        factory: dict[str, Any] = {"device": device, "dtype": dtype}
+        self.noise = noise if isinstance(noise, Noise) else Noise(noise, **factory)
         if self.noise.num_classes != num_classes:
             raise ValueError(f"the noise is over {self.noise.num_classes} classes, and num_classes is {num_classes}")
         for name, given in (("weight", weight), ("bias", bias)):
             if isinstance(given, Tensor) and not isinstance(given, nn.Parameter):
-                raise TypeError(f"{name} is a tensor and no nn.Parameter, so it would not be trained: give one")
+                raise TypeError(f"{name} is a tensor and not an nn.Parameter, so it would not be trained: give one")
         if shared_noise and isinstance(self.noise, BigramNoise):
-            raise ValueError("shared_noise goes with any noise but bigram, which is another for every word before")
+            raise ValueError("shared_noise goes with any noise but bigram, which depends on the previous word")
         if weight is not None and (weight.dim() != 2 or len(weight) < num_classes or weight.shape[1] != in_features):
             raise ValueError(f"weight is {tuple(weight.shape)}: it must be ({num_classes} or more, {in_features})")
-        self.weight = nn.Parameter(torch.empty(num_classes, in_features, **kind)) if weight is None else weight
+        self.weight = nn.Parameter(torch.empty(num_classes, in_features, **factory)) if weight is None else weight
         if isinstance(bias, nn.Parameter):
             if bias.shape != (num_classes,):
                 raise ValueError(f"bias is {tuple(bias.shape)}: it must be ({num_classes},)")
             self.bias = bias
         else:
-            self.register_parameter("bias", nn.Parameter(torch.empty(num_classes, **kind)) if bias else None)
+            self.register_parameter("bias", nn.Parameter(torch.empty(num_classes, **factory)) if bias else None)
         self._given = [parameter for parameter in (weight, bias) if isinstance(parameter, nn.Parameter)]
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Small random vectors, and biases such that the start is about the noise; what was given is left as it is."""
+        """Initialize weights uniformly and biases to log Pn; parameters given by the caller keep their values."""
         if not any(self.weight is given for given in self._given):
             nn.init.uniform_(self.weight, -(self.in_features**-0.5), self.in_features**-0.5)
         if self.bias is not None and not any(self.bias is given for given in self._given):
             self.bias.copy_(self.noise.log_probabilities)
 
-    # -- the exact distribution ---------------------------------------------------------------------------------------
+    # -- exact distribution -------------------------------------------------------------------------------------------
 
     def log_prob(self, input: Tensor) -> Tensor:
-        """log P of every class, exactly normalised: (…, in_features) → (…, num_classes), float32 or better."""
+        """Return the exact log-probability of every class, (…, in_features) → (…, num_classes), float32 or better."""
         with _full_precision(input):
-            return F.log_softmax(self._scores_of_all(input), -1)
+            return F.log_softmax(self._all_scores(input), -1)
 
     def predict(self, input: Tensor) -> Tensor:
-        """The likeliest class: (…, in_features) → (…)."""
+        """Return the most likely class, (…, in_features) → (…)."""
         with _full_precision(input):
             flat = input.reshape(-1, self.in_features)
-            best = [self._scores_of_all(rows).argmax(-1) for rows in flat.split(self._rows_at_once)]
+            best = [self._all_scores(rows).argmax(-1) for rows in flat.split(self._exact_rows)]
         return torch.cat(best).view(input.shape[:-1])
 
-    def _scores_of_all(self, input: Tensor) -> Tensor:
-        kind, table = _precision(self.weight), self.weight[: self.num_classes]
-        return F.linear(input.to(kind), table.to(kind), None if self.bias is None else self.bias.to(kind))
+    def _all_scores(self, input: Tensor) -> Tensor:
+        dtype, table = _score_dtype(self.weight), self.weight[: self.num_classes]
+        return F.linear(input.to(dtype), table.to(dtype), None if self.bias is None else self.bias.to(dtype))
 
     @property
-    def _rows_at_once(self) -> int:
+    def _exact_rows(self) -> int:
+        """Examples whose scores of all classes are held at once."""
         return max(EXACT_SCORES // self.num_classes, 1)
 
-    # -- the loss -----------------------------------------------------------------------------------------------------
+    def _exact(self, input: Tensor, targets: Tensor) -> Tensor:
+        """Return −log P of the targets, (N,)."""
+        chunks = zip(input.split(self._exact_rows), targets.split(self._exact_rows), strict=True)
+        losses = [F.cross_entropy(self._all_scores(rows), words, reduction="none") for rows, words in chunks]
+        return torch.cat(losses) if losses else self._all_scores(input).sum(-1)
+
+    # -- loss ---------------------------------------------------------------------------------------------------------
+
+    def _loss(
+        self,
+        input: Tensor,
+        target: Tensor,
+        before: Tensor | None,
+        generator: torch.Generator | None,
+        sampled_losses: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """Return the reduced loss: exact in evaluation mode, otherwise `sampled_losses` of scores and log Pn, (N,)."""
+        flat, targets, counted = self._prepare(input, target)
+        with _full_precision(input):
+            if self.training:
+                losses = sampled_losses(*self._sampled_scores(flat, targets, before, generator))
+            else:
+                losses = self._exact(flat, targets)
+            losses = torch.where(counted, losses, 0.0)
+            if self.reduction == "none":
+                return losses.view(target.shape)
+            return losses.sum() / counted.sum() if self.reduction == "mean" else losses.sum()
 
     def _prepare(self, input: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Flat input (N, d), targets (N,) with 0 for those to be ignored, and which count (N,); all checked."""
+        """Return validated input (N, d), targets (N,) with 0 for ignored ones, and the mask of the others, (N,)."""
         if input.dim() == 0 or input.shape[:-1] != target.shape or input.shape[-1] != self.in_features:
             raise ValueError(
                 f"input is {tuple(input.shape)} and target {tuple(target.shape)}: "
                 f"they must be (…, {self.in_features}) and (…)"
             )
         if target.is_floating_point():
-            raise TypeError(f"target is {target.dtype}: the numbers of classes are integers")
+            raise TypeError(f"target is {target.dtype}: class indices are integers")
         flat, targets = input.reshape(-1, self.in_features), target.reshape(-1).long()
         counted = targets != self.ignore_index
-        # a look at the numbers would stop the device, or the compiler
+        # reading values would synchronize with the device, or break the compiled graph
         if self.validate and flat.device.type == "cpu" and not torch.compiler.is_compiling():
             self._check(flat, targets, counted)
-        # what is ignored may be anything, even NaN, and must not reach a gradient
+        # ignored inputs may be NaN and must not reach a gradient
         return flat.masked_fill(~counted.unsqueeze(1), 0.0), targets.masked_fill(~counted, 0), counted
 
     def _check(self, input: Tensor, targets: Tensor, counted: Tensor) -> None:
         if self.reduction == "mean" and not bool(counted.any()):
-            raise ValueError(
-                "there is nothing to take the mean of: "
-                + ("the batch is empty" if len(targets) == 0 else f"every target is ignore_index, {self.ignore_index}")
-            )
+            reason = "the batch is empty" if len(targets) == 0 else f"every target is ignore_index, {self.ignore_index}"
+            raise ValueError(f"the mean is over no targets: {reason}")
         outside = targets[counted & ((targets < 0) | (targets >= self.num_classes))]
         if len(outside):
             raise IndexError(f"target {int(outside[0])} is not a class: they are 0 to {self.num_classes - 1}")
         if not bool(torch.isfinite(input[counted]).all()):
             raise ValueError("input holds NaN or infinity: the model before this loss has diverged")
 
-    def _exact(self, input: Tensor, targets: Tensor) -> Tensor:
-        """−log P of the targets, (N,), a few rows of scores at a time."""
-        parts = zip(input.split(self._rows_at_once), targets.split(self._rows_at_once), strict=True)
-        losses = [F.cross_entropy(self._scores_of_all(rows), words, reduction="none") for rows, words in parts]
-        return torch.cat(losses) if losses else self._scores_of_all(input).sum(-1)
-
     def _sampled_scores(
         self, input: Tensor, targets: Tensor, before: Tensor | None, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Scores of targets (N,) and of noise (N, k); log Pn of targets (N,) and of noise, (N, k) or (k,)."""
-        n, k, kind = len(targets), self.num_noise, _precision(self.weight)
-        input = input.to(kind)
+        """Return scores of targets (N,) and noise (N, k), and log Pn of targets (N,) and noise, (N, k) or (k,)."""
+        n, k, dtype = len(targets), self.num_noise, _score_dtype(self.weight)
+        input = input.to(dtype)
         if before is not None:
             before = before.reshape(-1)
         with torch.no_grad():
-            target_log_noise = self.noise.log_prob(targets, before).to(kind)
+            target_log_noise = self.noise.log_prob(targets, before).to(dtype)
             if self.shared_noise:
                 noise = self.noise.sample((k,), generator=generator)
-                noise_log_noise = self.noise.log_prob(noise).to(kind)
+                noise_log_noise = self.noise.log_prob(noise).to(dtype)
             else:
-                beside = None if before is None else before.unsqueeze(1)
-                noise = self.noise.sample((n, k), beside, generator)
-                noise_log_noise = self.noise.log_prob(noise, beside).to(kind)
+                previous = None if before is None else before.unsqueeze(1)
+                noise = self.noise.sample((n, k), previous, generator)
+                noise_log_noise = self.noise.log_prob(noise, previous).to(dtype)
         if self.shared_noise:
-            rows, biases = self._rows(torch.cat([targets, noise]))  # gathered together: one sparse gradient
+            rows, biases = self._rows(torch.cat([targets, noise]))  # one gather, one sparse gradient
             target_scores = (input * rows[:n]).sum(-1) + biases[:n]
             noise_scores = torch.addmm(biases[n:], input, rows[n:].T)
         else:
@@ -229,22 +340,16 @@ class _SampledLoss(nn.Module):
         return target_scores, noise_scores, target_log_noise, noise_log_noise
 
     def _rows(self, words: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors and biases of these classes."""
-        kind = _precision(self.weight)
+        """Return the weight rows and biases of these classes."""
+        dtype = _score_dtype(self.weight)
         gather = _gather_with_sparse_gradient if self.sparse else _gather
-        rows = gather(self.weight, words).to(kind)
+        rows = gather(self.weight, words).to(dtype)
         if self.bias is None:
-            return rows, torch.zeros(words.shape, dtype=kind, device=rows.device)
-        return rows, gather(self.bias, words).to(kind)
-
-    def _finish(self, losses: Tensor, counted: Tensor, target: Tensor) -> Tensor:
-        losses = torch.where(counted, losses, 0.0)
-        if self.reduction == "none":
-            return losses.view(target.shape)
-        return losses.sum() / counted.sum() if self.reduction == "mean" else losses.sum()
+            return rows, torch.zeros(words.shape, dtype=dtype, device=rows.device)
+        return rows, gather(self.bias, words).to(dtype)
 
     def extra_repr(self) -> str:
-        """For people."""
+        """Return the arguments shown by `repr`."""
         return (
             f"in_features={self.in_features}, num_classes={self.num_classes}, num_noise={self.num_noise}, "
             f"shared_noise={self.shared_noise}, sparse={self.sparse}, reduction={self.reduction!r}"
@@ -252,43 +357,46 @@ class _SampledLoss(nn.Module):
 
 
 class NCELoss(_SampledLoss):
-    """A linear output layer with bias, trained by noise-contrastive estimation (Eq. 13); exact in evaluation.
+    """Linear output layer trained by noise-contrastive estimation (Mnih & Teh 2012); exact in evaluation mode.
 
-    In training the cost of a step does not depend on num_classes (with `sparse=True` and an optimizer for sparse
-    gradients such as SGD, Adagrad or SparseAdam; otherwise a gradient of the table's size is filled with zeros). After
-    `eval()` the same call gives the mean of −log P, exactly normalised, by a sum over the classes.
+    In training mode the cost of a step does not depend on `num_classes`, if `sparse=True` and the optimizer supports
+    sparse gradients (SGD, Adagrad, SparseAdam). Otherwise the gradient of the weight is a dense tensor of its size. In
+    evaluation mode the same call returns the exact negative log-likelihood.
 
     Args:
-        in_features: size of a hidden vector.
-        num_classes: V.
-        noise: counts or probabilities of the classes, all positive, or a `Noise`. Class frequencies are a good choice,
-            to the power of 0.75 where rare classes matter.
-        num_noise: k, noise classes for each example, or for all examples together.
-        shared_noise: the same k noise classes serve the whole batch, and scores become a matrix product: take many, 500
-            or 1,000.
-        normalizer: what stands for −log Z(h): 0 ("fixed", the paper's choice); one learned number ("scalar"); or one
-            for each of num_contexts contexts ("context"), whose numbers are given as `context_ids`.
-        num_contexts: for normalizer="context".
-        bias: has each class a bias? It starts as log Pn, so that training starts from the noise distribution. Or the
-            biases to use, (V,).
-        weight: the table to use, (V, d), such as the input embedding's, whose rows beyond V are left alone; a new one
-            by default.
-        sparse: sparse gradients for table and biases.
-        reduction: "mean" over the targets that count, "sum" or "none".
-        ignore_index: targets of this value do not count.
-        validate: look for targets that are no classes, for NaN in the input and for empty batches (on the CPU, and not
-            under torch.compile: it takes a look at the numbers).
+        in_features (int): size of a hidden vector, d.
+        num_classes (int): number of classes, V.
+        noise (Noise, Tensor, ndarray or sequence): counts or probabilities of the classes, all positive, or a
+            :class:`Noise`. Class frequencies are a good choice; raise them to the power 0.75 if rare classes matter.
+        num_noise (int): noise samples per example, or per batch with `shared_noise`, k. Default: 25.
+        shared_noise (bool): use the same k noise samples for all examples of a batch. Scores become one matrix product:
+            choose a large k, 500 or 1,000. Default: ``False``.
+        normalizer (str): c_h, which stands for −log Z(h): "fixed" to 0, one learned "scalar", or one learned number per
+            "context", with indices given as `context_ids`. Default: "fixed".
+        num_contexts (int): number of contexts, for normalizer="context".
+        log_z_penalty (float): coefficient of the squared log-normalizer; see :func:`log_z_penalty`. Default: 0.
+        bias (bool or nn.Parameter): whether classes have biases, or the biases, (V,). New biases are initialized to
+            log Pn, so that training starts from the noise distribution. Default: ``True``.
+        weight (nn.Parameter): weight to use, (V, d), such as that of the input embedding; rows beyond V are not used.
+            Default: a new one.
+        sparse (bool): whether the gradients of weight and bias are sparse. Default: ``False``.
+        reduction (str): "mean" over the targets that are not ignored, "sum" or "none". Default: "mean".
+        ignore_index (int): targets of this value are ignored. Default: -100.
+        validate (bool): check targets and input values, on the CPU and outside torch.compile. Default: ``True``.
 
-    Shape: input (…, in_features), target (…) int64; the loss is a number, or (…) with reduction="none".
+    Shape:
+        - Input: (…, in_features).
+        - Target: (…), integers.
+        - Output: a scalar, or (…) with reduction="none".
 
-    >>> _ = torch.manual_seed(0)
-    >>> loss = NCELoss(8, 1000, noise=torch.ones(1000), num_noise=10)
-    >>> hidden, target = torch.randn(4, 7, 8, requires_grad=True), torch.randint(1000, (4, 7))
-    >>> loss(hidden, target).backward()
-    >>> loss.eval()(hidden, target).exp() < 2000  # a perplexity
-    tensor(True)
+    Examples::
 
-    Reference: Mnih & Teh (2012), A fast and simple algorithm for training neural probabilistic language models.
+        >>> _ = torch.manual_seed(0)
+        >>> loss = NCELoss(8, 1000, noise=torch.ones(1000), num_noise=10)
+        >>> hidden, target = torch.randn(4, 7, 8, requires_grad=True), torch.randint(1000, (4, 7))
+        >>> loss(hidden, target).backward()
+        >>> loss.eval()(hidden, target).exp() < 2000  # a perplexity
+        tensor(True)
     """
 
     log_normalizer: Tensor | None
@@ -302,6 +410,7 @@ class NCELoss(_SampledLoss):
         *,
         normalizer: Normalizer = "fixed",
         num_contexts: int = 0,
+        log_z_penalty: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__(in_features, num_classes, noise, num_noise, **options)
@@ -310,6 +419,7 @@ class NCELoss(_SampledLoss):
         if (normalizer == "context") != (num_contexts > 0):
             raise ValueError('normalizer="context" needs num_contexts, and the others have none')
         self.normalizer: Normalizer = normalizer
+        self.log_z_penalty = _checked_penalty(log_z_penalty)
         constants = None
         if normalizer != "fixed":
             constants = nn.Parameter(self.weight.new_zeros(max(num_contexts, 1)))
@@ -324,38 +434,94 @@ class NCELoss(_SampledLoss):
         context_ids: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The NCE loss, or in evaluation −log P.
+        """Return the NCE loss, or in evaluation mode −log P.
 
-        `before`: classes on which the noise depends (bigram noise), (…). `context_ids`: (…), for normalizer="context".
+        Args:
+            input (Tensor): hidden vectors, (…, in_features).
+            target (Tensor): class indices, (…).
+            before (Tensor): previous words, (…), for bigram noise.
+            context_ids (Tensor): indices of contexts, (…), for normalizer="context".
+            generator (torch.Generator): source of the noise samples.
         """
-        flat, targets, counted = self._prepare(input, target)
-        with _full_precision(input):
-            if not self.training:
-                return self._finish(self._exact(flat, targets), counted, target)
-            target_scores, noise_scores, *log_noise = self._sampled_scores(flat, targets, before, generator)
-            constants = self._constants(context_ids)
-            losses = nce_loss(target_scores, noise_scores, *log_noise, log_normalizer=constants, reduction="none")
-            return self._finish(losses, counted, target)
 
-    def _constants(self, context_ids: Tensor | None) -> Tensor | float:
-        """c_h: 0, () or (N,)."""
+        def losses(target_scores: Tensor, noise_scores: Tensor, target_noise: Tensor, noise_noise: Tensor) -> Tensor:
+            c, alpha = self._log_normalizer(context_ids), self.log_z_penalty
+            scores = target_scores, noise_scores, target_noise, noise_noise
+            return nce_loss(*scores, log_normalizer=c, log_z_penalty=alpha, reduction="none")
+
+        return self._loss(input, target, before, generator, losses)
+
+    def _log_normalizer(self, context_ids: Tensor | None) -> Tensor | float:
+        """Return c_h: 0, () or (N,)."""
         if self.log_normalizer is None:
             return 0.0
-        kind = _precision(self.weight)
+        dtype = _score_dtype(self.weight)
         if self.normalizer == "scalar":
-            return self.log_normalizer[0].to(kind)
+            return self.log_normalizer[0].to(dtype)
         if context_ids is None:
-            raise ValueError('normalizer="context" needs to know the contexts: give context_ids')
+            raise ValueError('normalizer="context" needs the indices of contexts: give context_ids')
         gather = _gather_with_sparse_gradient if self.sparse else _gather
-        return gather(self.log_normalizer, context_ids.reshape(-1)).to(kind)
+        return gather(self.log_normalizer, context_ids.reshape(-1)).to(dtype)
+
+
+class RankingNCELoss(_SampledLoss):
+    """Linear output layer trained by ranking NCE (Ma & Collins 2018); exact in evaluation mode.
+
+    The loss is the cross-entropy of the target among the target and k noise samples; see :func:`ranking_nce_loss`. It
+    is consistent without the assumption that the model can normalize itself. It determines scores up to a constant per
+    context: use the exact log-probabilities of evaluation mode, or set `log_z_penalty` to get a self-normalized model.
+
+    Args:
+        log_z_penalty (float): coefficient of the squared log-normalizer; see :func:`log_z_penalty`. Default: 0.
+
+    The other arguments and the shapes are those of :class:`NCELoss`, without `normalizer` and `num_contexts`.
+
+    Examples::
+
+        >>> _ = torch.manual_seed(0)
+        >>> loss = RankingNCELoss(8, 1000, noise=torch.ones(1000), num_noise=10, log_z_penalty=0.1)
+        >>> hidden, target = torch.randn(4, 7, 8, requires_grad=True), torch.randint(1000, (4, 7))
+        >>> loss(hidden, target).backward()
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        noise: Noise | Weights,
+        num_noise: int = 25,
+        *,
+        log_z_penalty: float = 0.0,
+        **options: Any,
+    ) -> None:
+        super().__init__(in_features, num_classes, noise, num_noise, **options)
+        self.log_z_penalty = _checked_penalty(log_z_penalty)
+
+    def forward(
+        self,
+        input: Tensor,
+        target: Tensor,
+        *,
+        before: Tensor | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Return the ranking NCE loss, or in evaluation mode −log P. See :meth:`NCELoss.forward`."""
+
+        def losses(target_scores: Tensor, noise_scores: Tensor, target_noise: Tensor, noise_noise: Tensor) -> Tensor:
+            scores = target_scores, noise_scores, target_noise, noise_noise
+            return ranking_nce_loss(*scores, log_z_penalty=self.log_z_penalty, reduction="none")
+
+        return self._loss(input, target, before, generator, losses)
 
 
 class ImportanceSamplingLoss(_SampledLoss):
-    """A linear output layer with bias, trained by importance sampling (Eq. 5): a baseline; NCE is the stabler choice.
+    """Linear output layer trained by importance sampling (Mnih & Teh 2012, Eq. 5); exact in evaluation mode.
 
-    Arguments, shapes and the exact evaluation are those of `NCELoss`; the noise is the proposal. After a training step
-    `effective_samples` has the effective sample size of each example, (…): near 1, one sample has all the weight, and
-    the gradient is not to be trusted.
+    This is a baseline: NCE is more stable. The noise is the proposal. After a training step, `effective_samples` is the
+    effective sample size of each example, (…). Near 1 a single sample dominates, and the gradient has a large variance.
+
+    The arguments and the shapes are those of :class:`NCELoss`, without `normalizer`, `num_contexts` and
+    `log_z_penalty`.
     """
 
     effective_samples: Tensor | None = None
@@ -368,42 +534,36 @@ class ImportanceSamplingLoss(_SampledLoss):
         before: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """The estimated negative log-likelihood, or in evaluation the exact one."""
-        flat, targets, counted = self._prepare(input, target)
-        with _full_precision(input):
-            if not self.training:
-                return self._finish(self._exact(flat, targets), counted, target)
-            target_scores, sample_scores, _, log_proposal = self._sampled_scores(flat, targets, before, generator)
-            losses, effective = importance_sampling_loss(target_scores, sample_scores, log_proposal, reduction="none")
+        """Return the estimated negative log-likelihood, or in evaluation mode the exact one."""
+
+        def losses(target_scores: Tensor, sample_scores: Tensor, _: Tensor, log_proposal: Tensor) -> Tensor:
+            found, effective = importance_sampling_loss(target_scores, sample_scores, log_proposal, reduction="none")
             self.effective_samples = effective.view(target.shape)
-            return self._finish(losses, counted, target)
+            return found
+
+        return self._loss(input, target, before, generator, losses)
 
 
-def _reduce(losses: Tensor, reduction: Reduction) -> Tensor:
-    match reduction:
-        case "mean":
-            return losses.mean()
-        case "sum":
-            return losses.sum()
-        case "none":
-            return losses
-    raise ValueError(f"reduction is {reduction!r}: choose mean, sum or none")
+def _checked_penalty(coefficient: float) -> float:
+    if not 0.0 <= coefficient < math.inf:
+        raise ValueError(f"log_z_penalty is {coefficient}: give a number that is not negative")
+    return float(coefficient)
 
 
 def _gather(table: Tensor, words: Tensor) -> Tensor:
-    """Rows of a table, or numbers of a vector."""
+    """Return rows of a matrix, or elements of a vector."""
     return F.embedding(words, table) if table.dim() == 2 else table[words]
 
 
-@torch.compiler.disable  # torch.compile cannot make sparse tensors: this part runs as it is, between compiled ones
+@torch.compiler.disable  # torch.compile does not support sparse tensors
 def _gather_with_sparse_gradient(table: Tensor, words: Tensor) -> Tensor:
     if table.dim() == 2:
         return F.embedding(words, table, sparse=True)
     return torch.gather(table, 0, words.reshape(-1), sparse_grad=True).view(words.shape)
 
 
-def _precision(weight: Tensor) -> torch.dtype:
-    """Logits are float32 even where the table is in half precision: log Pn alone reaches −15."""
+def _score_dtype(weight: Tensor) -> torch.dtype:
+    """Return float32 or better: half precision is too coarse for log Pn, which reaches −15."""
     return torch.promote_types(weight.dtype, torch.float32)
 
 
