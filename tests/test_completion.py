@@ -4,9 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from tests.cli.test_cli import refused
-from tests.models.test_lsa import KITCHEN, SEA, two_topics
-from tests.models.test_ngram import store_of
+from tests.helpers import KITCHEN, SEA, refused, store_of, two_topics
 
 from ncelm import load
 from ncelm.cli.main import main

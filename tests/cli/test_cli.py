@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from tests.helpers import refused
 
 from ncelm import __version__
 from ncelm.cli.main import main
@@ -31,18 +32,6 @@ def answer(capsys):
     captured = capsys.readouterr()
     assert captured.err == ""
     return json.loads(captured.out)
-
-
-def refused(capsys, arguments, *fragments):
-    """The command fails with code 2 and one line on standard error that has all the fragments."""
-    capsys.readouterr()
-    assert main([str(a) for a in arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("ncelm: ")
-    assert captured.err.count("\n") == 1
-    for fragment in fragments:
-        assert fragment in captured.err
 
 
 # -- the verbs -------------------------------------------------------------------------------------------------------

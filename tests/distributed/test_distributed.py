@@ -14,8 +14,6 @@ from safetensors.numpy import load_file
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
-from tests.training.test_training import store  # noqa: E402, F401  (a fixture)
-
 from ncelm.distributed import collective as workers  # noqa: E402
 from ncelm.distributed import process_group as distributed  # noqa: E402
 from ncelm.io import run  # noqa: E402
@@ -26,6 +24,11 @@ from ncelm.training.loop import train  # noqa: E402
 
 OPTIONS = {"context": 2, "dim": 8, "noise_samples": 10, "batch_size": 40, "learning_rate": 0.2, "exchange_words": 160}
 WORDS = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
+
+
+@pytest.fixture(scope="module")
+def store(cycle_store):
+    return cycle_store
 
 
 def torchrun(arguments, *options, script=("-m", "ncelm")):
@@ -45,7 +48,7 @@ def finished(process):
 
 
 @pytest.mark.slow
-def test_two_workers_learn_what_one_does(store, tmp_path):  # noqa: F811
+def test_two_workers_learn_what_one_does(store, tmp_path):
     alone = train(store, tmp_path / "one", epochs=4, threads=1, **OPTIONS)
     arguments = ["train", store.path, "--out", tmp_path / "two", "--epochs", "4", "--threads", "1", *WORDS, "--json"]
     code, out, err = finished(torchrun(arguments))
@@ -58,7 +61,7 @@ def test_two_workers_learn_what_one_does(store, tmp_path):  # noqa: F811
     assert [line["epoch"] for line in Metrics(tmp_path / "two" / run.METRICS).read()] == [1, 2, 3, 4]
 
 
-def test_other_workers_are_given_what_a_resumed_run_has(store, tmp_path, monkeypatch):  # noqa: F811
+def test_other_workers_are_given_what_a_resumed_run_has(store, tmp_path, monkeypatch):
     """Parameters and Adagrad's sums of squares, as they are in the checkpoint."""
     train(store, tmp_path / "run", epochs=1, threads=1, **OPTIONS)
     given = []
@@ -78,7 +81,7 @@ def test_other_workers_are_given_what_a_resumed_run_has(store, tmp_path, monkeyp
 
 
 @pytest.mark.slow
-def test_a_killed_worker_costs_nothing_but_time(store, tmp_path):  # noqa: F811
+def test_a_killed_worker_costs_nothing_but_time(store, tmp_path):
     out = tmp_path / "run"
     arguments = ["train", store.path, "--out", out, "--epochs", "40", "--threads", "1", *WORDS, "--json"]
     process = torchrun([*arguments, "--checkpoint-minutes", "0"], "--max-restarts", "2")  # resumed unasked
@@ -107,7 +110,7 @@ sys.exit(main([word if "|" not in word else word.split("|")[not first] for word 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["token store", "set of options"])
-def test_workers_that_do_not_fit_together_are_refused(store, tmp_path, what):  # noqa: F811
+def test_workers_that_do_not_fit_together_are_refused(store, tmp_path, what):
     (tmp_path / "text").write_text("a b c d\n" * 50)
     other = prepare(train=tmp_path / "text", out=tmp_path / "other", boundary="sentence")
     (tmp_path / "different.py").write_text(DIFFERENT)
@@ -121,7 +124,7 @@ def test_workers_that_do_not_fit_together_are_refused(store, tmp_path, what):  #
     assert not (tmp_path / "run").exists()
 
 
-def test_learned_constants_are_for_one_process(store, tmp_path):  # noqa: F811
+def test_learned_constants_are_for_one_process(store, tmp_path):
     command = ["train", store.path, "--out", tmp_path / "run", "--constants", "learned", "--threads", "1"]
     code, _, err = finished(torchrun(command))
     assert code != 0

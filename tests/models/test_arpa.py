@@ -4,7 +4,7 @@ import gzip
 
 import numpy as np
 import pytest
-from tests.models.test_ngram import distribution, random_lines, store_of
+from tests.helpers import random_lines, store_of, word_distribution
 
 from ncelm import load
 from ncelm.arpa import export_arpa, import_arpa
@@ -316,7 +316,7 @@ def test_mutated_files_are_refused_or_read(small, tmp_path):
         (tmp_path / "a.arpa").write_bytes(bytes(broken))
         try:
             model, _ = read_arpa(tmp_path / "a.arpa")
-            assert np.isfinite(distribution(model, [3, 4])).all()
+            assert np.isfinite(word_distribution(model, [3, 4])).all()
         except NcelmError as error:
             lines = str(error).splitlines()
             assert len(lines) == 1, lines

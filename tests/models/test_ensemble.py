@@ -4,8 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from tests.models.test_lsa import two_topics
-from tests.models.test_ngram import random_lines, store_of
+from tests.helpers import random_lines, store_of, two_topics
 
 from ncelm import load
 from ncelm.cli.main import main

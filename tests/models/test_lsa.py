@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from tests.models.test_ngram import random_lines, store_of
+from tests.helpers import KITCHEN, SEA, random_lines, store_of, two_topics
 
 from ncelm import load
 from ncelm.errors import NcelmError
@@ -13,16 +13,6 @@ from ncelm.language_model import load_scorer
 from ncelm.models.base import Blank
 from ncelm.models.lsa import Lsa, decompose, train_lsa, weighted_counts
 from ncelm.text.store import TokenStore
-
-SEA = ["ship", "sail", "captain", "storm", "wave"]
-KITCHEN = ["oven", "bread", "butter", "knife", "cook"]
-
-
-def two_topics(seed=0, sentences=400):
-    """Sentences about the sea or about the kitchen, with words in between that are about nothing."""
-    rng = np.random.default_rng(seed)
-    topics = [SEA, KITCHEN]
-    return [" ".join([*rng.choice(topics[i % 2], 3, replace=False), "the", "and"]) for i in range(sentences)]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from tests.models.test_ngram import random_lines, store_of
+from tests.helpers import random_lines, store_of
 
 from ncelm import load
 from ncelm.combine import mix

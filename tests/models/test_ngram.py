@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from tests.helpers import random_lines, store_of, word_distribution
 
 from ncelm import load
 from ncelm.errors import NcelmError
@@ -21,26 +22,6 @@ from ncelm.text.prepare import prepare
 from ncelm.text.store import TokenStore
 
 
-def store_of(folder, lines, boundary="sentence", **options):
-    (folder / "text").write_text("\n".join(lines) + "\n")
-    texts = dict.fromkeys(("train", "valid", "test"), folder / "text")
-    return prepare(**texts, out=folder / "store", boundary=boundary, **options)
-
-
-def random_lines(seed, sentences=300, words=12):
-    """Text with structure: each word depends on the one before it."""
-    rng = np.random.default_rng(seed)
-    follow = rng.dirichlet(np.full(words, 0.2), size=words)
-    lines = []
-    for _ in range(sentences):
-        word, line = int(rng.integers(words)), []
-        for _ in range(int(rng.integers(1, 9))):
-            line.append(f"w{word}")
-            word = int(rng.choice(words, p=follow[word]))
-        lines.append(" ".join(line))
-    return lines
-
-
 def marked_sentences(store):
     """The training text as the reference takes it: with a mark before each sentence, or before the whole text."""
     split = store.split("train")
@@ -49,11 +30,6 @@ def marked_sentences(store):
         return [[store.pad_id, *ids]]
     bounds = split.sentences.tolist()
     return [[store.pad_id, *ids[a:b]] for a, b in pairwise(bounds)]
-
-
-def distribution(model, history):
-    """P of every word after a history that begins where it begins."""
-    return np.exp(model.log_probabilities_after(history))
 
 
 # -- right ------------------------------------------------------------------------------------------------------------
@@ -77,7 +53,7 @@ def test_the_estimate_is_the_definition(tmp_path, boundary, order, min_counts):
         if rng.random() < 0.3:  # something that was never seen
             history = [*history, int(rng.integers(1, len(store.vocabulary)))]
         expected = [slow(word, history) for word in range(len(store.vocabulary))]
-        np.testing.assert_allclose(distribution(model, history), expected, rtol=2e-5)
+        np.testing.assert_allclose(word_distribution(model, history), expected, rtol=2e-5)
 
 
 @pytest.mark.parametrize("boundary", ["sentence", "stream"])
@@ -100,7 +76,7 @@ def test_scores_of_positions_are_probabilities_after_what_stands_before(tmp_path
         if boundary == "sentence":
             start = int(split.sentences[np.searchsorted(split.sentences, position, side="right") - 1])
             history = [store.pad_id, *ids[start:position]]
-        expected = np.log(distribution(model, history[-4:])[ids[position]])
+        expected = np.log(word_distribution(model, history[-4:])[ids[position]])
         assert scores[position] == pytest.approx(expected, abs=1e-5)
 
 
@@ -115,7 +91,7 @@ def test_every_distribution_sums_to_one(tmp_path, order, min_counts):
             at = int(rng.integers(0, ids.size - n))
             seen = ids[at : at + n].tolist()
             for history in (seen, [store.pad_id, *seen][: n + 1], rng.integers(0, len(store.vocabulary), n).tolist()):
-                assert distribution(model, history).sum() == pytest.approx(1.0, abs=1e-6)
+                assert word_distribution(model, history).sum() == pytest.approx(1.0, abs=1e-6)
 
 
 def test_it_recovers_a_known_distribution(tmp_path):
@@ -133,7 +109,7 @@ def test_it_recovers_a_known_distribution(tmp_path):
     model, _ = estimate(store, 2)
     own = [store.vocabulary.id(f"w{i}") for i in range(4)]
     for i in range(4):
-        np.testing.assert_allclose(distribution(model, [own[i]])[own] / 0.99, follow[i], atol=0.02)
+        np.testing.assert_allclose(word_distribution(model, [own[i]])[own] / 0.99, follow[i], atol=0.02)
 
 
 def test_discounts_are_chen_and_goodman_s():
@@ -158,7 +134,7 @@ def test_penn_treebank_is_as_lmplz_has_it(shared_data, tmp_path):
     ids = store.split("test").ids
     for at in range(0, 80_000, 4_000):
         for n in range(5):
-            assert distribution(model, ids[at : at + n].tolist()).sum() == pytest.approx(1.0, abs=1e-6)
+            assert word_distribution(model, ids[at : at + n].tolist()).sum() == pytest.approx(1.0, abs=1e-6)
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------
@@ -181,9 +157,9 @@ def test_a_run_gives_the_verbs_of_a_language_model(run_folder):
     assert [word.unknown for word in words] == [False, True, False, False]
     assert lm.score("w1 zebra w2") == pytest.approx(sum(word.log_probability for word in words))
     w1, end = lm.vocabulary.id("w1"), lm.vocabulary.end_id
-    start = distribution(lm.model, [lm.vocabulary.out_of_sentence_id])
+    start = word_distribution(lm.model, [lm.vocabulary.out_of_sentence_id])
     assert lm.full_scores("w1")[0].log_probability == pytest.approx(np.log(start[w1]), abs=1e-5)
-    after = distribution(lm.model, [lm.vocabulary.out_of_sentence_id, w1])
+    after = word_distribution(lm.model, [lm.vocabulary.out_of_sentence_id, w1])
     assert lm.full_scores("w1")[1].log_probability == pytest.approx(np.log(after[end]), abs=1e-5)
     assert not lm.two_sided
     with pytest.raises(NcelmError, match="no word vectors"):
@@ -209,7 +185,7 @@ def test_a_stream_is_scored_like_the_middle_of_it(tmp_path):
     store_of(tmp_path, random_lines(2), "stream")
     train_ngram(tmp_path / "store", tmp_path / "run", order=2)
     lm = load(tmp_path / "run")
-    after_end = distribution(lm.model, [lm.vocabulary.end_id])[lm.vocabulary.id("w1")]
+    after_end = word_distribution(lm.model, [lm.vocabulary.end_id])[lm.vocabulary.id("w1")]
     assert lm.full_scores("w1")[0].log_probability == pytest.approx(np.log(after_end), abs=1e-5)
 
 
@@ -248,7 +224,7 @@ def test_a_corpus_of_one_sentence(tmp_path):
     store = store_of(tmp_path, ["the cat sat"])
     record = train_ngram(store, tmp_path / "run", order=4)
     assert all(discount["fallback"] for discount in record["discounts"])
-    assert distribution(load(tmp_path / "run").model, [store.pad_id]).sum() == pytest.approx(1.0, abs=1e-6)
+    assert word_distribution(load(tmp_path / "run").model, [store.pad_id]).sum() == pytest.approx(1.0, abs=1e-6)
     with pytest.raises(NcelmError, match="no sentence of the text has 6 words"):
         train_ngram(store, tmp_path / "other", order=6)
     assert not (tmp_path / "other").exists()

@@ -5,9 +5,7 @@ import math
 
 import numpy as np
 import pytest
-from tests.cli.test_cli import refused
-from tests.models.test_lsa import KITCHEN, SEA, two_topics
-from tests.models.test_ngram import random_lines, store_of
+from tests.helpers import KITCHEN, SEA, random_lines, refused, store_of, two_topics
 
 from ncelm import load
 from ncelm.cli.main import main

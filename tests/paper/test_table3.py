@@ -3,8 +3,7 @@
 import json
 
 import pytest
-from tests.models.test_lsa import two_topics
-from tests.text.test_gutenberg import OLD, OLD_END, archive
+from tests.helpers import GUTENBERG_HEADER, make_tar, two_topics
 
 from ncelm import combine
 from ncelm.errors import NcelmError
@@ -38,11 +37,11 @@ def data(tmp_path, monkeypatch):
     monkeypatch.setattr(combine, "SHORTEST", 4)  # sentences that questions are made from
     monkeypatch.setattr(table3, "holmes", tiny)
     monkeypatch.setattr(table3, "prepare", quick)
-    works = {f"W{i}.TXT": (OLD + OLD_END + ". \n\n".join(two_topics(i, 120))).encode() for i in range(3)}
+    works = {f"W{i}.TXT": (GUTENBERG_HEADER + ". \n\n".join(two_topics(i, 120))).encode() for i in range(3)}
     folder = tmp_path / "data"
     for name in ("holmes", "msrscc"):
         (folder / name).mkdir(parents=True)
-    archive(folder / table3.ARCHIVE, works)
+    make_tar(folder / table3.ARCHIVE, works)
     header = "id,question,a),b),c),d),e)\n"
     (folder / table3.QUESTIONS).write_text(header + "1,the ship and the _____ .,oven,bread,sail,butter,knife\n")
     (folder / table3.ANSWERS).write_text("id,answer\n1,c\n")

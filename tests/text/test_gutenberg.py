@@ -1,10 +1,10 @@
 """Works of Project Gutenberg: headers of several generations, footers of many spellings, archives, broken files."""
 
 import gzip
-import io
 import tarfile
 
 import pytest
+from tests.helpers import GUTENBERG_HEADER, GUTENBERG_HEADER_END, GUTENBERG_LEGAL, GUTENBERG_LETTER, make_tar
 
 from ncelm.errors import NcelmError
 from ncelm.text.archives import summary
@@ -13,21 +13,18 @@ from ncelm.text.prepare import prepare
 from ncelm.text.store import TokenStore
 
 WORK = "CHAPTER I\n\nIt was a dark and stormy night. The rain fell in torrents.\n\nNobody slept.\n"
-LETTER = "This is the Project Gutenberg Etext of Something\nPlease take a look at the important information.\n"
-OLD = LETTER + "***START**THE SMALL PRINT!**FOR PUBLIC DOMAIN ETEXTS**START***\nWhy is this here? Lawyers.\n"
-OLD_END = "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n"
 
 
 @pytest.mark.parametrize(
     "header",
     [
-        OLD + OLD_END,
-        OLD + "ENDTHE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTSVer.03.08.92END\n",
-        OLD + "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN\nETEXTS*Ver.04.29.93*END*\n",
-        OLD + "*END*THE SMALL PRINT!  FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n",
-        LETTER + "*** START OF THIS PROJECT GUTENBERG EBOOK SOMETHING ***\n",
-        LETTER + "*** START OF THE PROJECT GUTENBERG EBOOK SOMETHING, OR\nTHE OTHER THING ***\n",
-        LETTER + "***START OF THE PROJECT GUTENBERG EBOOK SOMETHING***\n",
+        GUTENBERG_HEADER,
+        GUTENBERG_LEGAL + "ENDTHE SMALL PRINT! FOR PUBLIC DOMAIN ETEXTSVer.03.08.92END\n",
+        GUTENBERG_LEGAL + "*END*THE SMALL PRINT! FOR PUBLIC DOMAIN\nETEXTS*Ver.04.29.93*END*\n",
+        GUTENBERG_LEGAL + "*END*THE SMALL PRINT!  FOR PUBLIC DOMAIN ETEXTS*Ver.04.29.93*END*\n",
+        GUTENBERG_LETTER + "*** START OF THIS PROJECT GUTENBERG EBOOK SOMETHING ***\n",
+        GUTENBERG_LETTER + "*** START OF THE PROJECT GUTENBERG EBOOK SOMETHING, OR\nTHE OTHER THING ***\n",
+        GUTENBERG_LETTER + "***START OF THE PROJECT GUTENBERG EBOOK SOMETHING***\n",
     ],
 )
 def test_headers(header):
@@ -55,7 +52,7 @@ def test_headers(header):
     ],
 )
 def test_footers(footer):
-    work = strip(OLD + OLD_END + WORK + "\n" + footer)
+    work = strip(GUTENBERG_HEADER + WORK + "\n" + footer)
     assert work.text.rstrip() == WORK.rstrip()
     assert work.footer_mark
     assert work.footer_lines == len(footer.splitlines())
@@ -70,16 +67,16 @@ def test_footers(footer):
     ],
 )
 def test_thanks_are_no_part_of_the_work(thanks):
-    assert strip(OLD + OLD_END + thanks + WORK).text.lstrip() == WORK
+    assert strip(GUTENBERG_HEADER + thanks + WORK).text.lstrip() == WORK
 
 
 def test_what_belongs_to_the_work_stays():
     letters = "\nThe letter was written by the Count, for his wife.\n\n" + WORK
-    assert strip(OLD + OLD_END + letters).text == letters
+    assert strip(GUTENBERG_HEADER + letters).text == letters
     assert strip(WORK).text == WORK  # no header, no footer
     assert strip("").text == ""
     talk = WORK * 400 + "He had reached the end of his tether.\n" + WORK
-    assert strip(OLD + OLD_END + talk).text == talk
+    assert strip(GUTENBERG_HEADER + talk).text == talk
 
 
 # -- archives ---------------------------------------------------------------------------------------------------------
@@ -90,22 +87,12 @@ def works(n=3):
     made = {}
     for i in range(n):
         text = (
-            OLD
-            + OLD_END
+            GUTENBERG_HEADER
             + WORK * 5
             + f"The café number{i} was closed. It was late.\n\nEnd of Project Gutenberg's Etext\n"
         )
         made[f"gutenberg/W{i}.TXT"] = text.replace("\n", "\r\n" if i % 2 else "\n").encode("latin-1") + b"\x1a"
     return made
-
-
-def archive(path, files, mode="w:xz"):
-    with tarfile.open(path, mode) as tar:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    return path
 
 
 def words_of(store):
@@ -120,7 +107,7 @@ OPTIONS = {"gutenberg": True, "lowercase": True, "punkt": "train", "valid_senten
 )
 def test_an_archive_and_its_folder_give_the_same_store(tmp_path, name, mode):
     files = works()
-    packed = archive(tmp_path / name, files, mode)
+    packed = make_tar(tmp_path / name, files, mode)
     for path, content in files.items():
         (tmp_path / "folder" / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "folder" / path).write_bytes(content)
@@ -135,20 +122,20 @@ def test_an_archive_and_its_folder_give_the_same_store(tmp_path, name, mode):
 
 def test_the_report_names_every_work(tmp_path):
     files = works(2) | {"gutenberg/PLAIN.TXT": WORK.encode()}
-    store = prepare(archive(tmp_path / "w.tar", files, "w"), out=tmp_path / "store", **OPTIONS)
+    store = prepare(make_tar(tmp_path / "w.tar", files, "w"), out=tmp_path / "store", **OPTIONS)
     lines = (tmp_path / "store/works.tsv").read_text().splitlines()
     rows = [dict(zip(lines[0].split("\t"), line.split("\t"), strict=True)) for line in lines[1:]]
     assert [row["file"] for row in rows] == [f"w.tar/gutenberg/{name}.TXT" for name in ("PLAIN", "W0", "W1")]
     assert [row["encoding"] for row in rows] == ["utf-8", "latin-1", "latin-1"]
     assert rows[1]["header_lines"] == "5"
-    assert rows[1]["header_mark"] == OLD_END.strip()
+    assert rows[1]["header_mark"] == GUTENBERG_HEADER_END.strip()
     assert rows[1]["first_line"] == "CHAPTER I"
     assert rows[1]["footer_lines"] == "2"  # and what Ctrl-Z stood for
     assert summary(store.path) == {"works": 3, "without_header": 1, "without_footer": 1, "skipped": 0}
 
 
 def test_archives_of_other_prose(tmp_path):
-    packed = archive(
+    packed = make_tar(
         tmp_path / "w.tar.gz", {"a.txt": WORK.encode(), "sub/b.txt": WORK.encode(), ".hidden": b"\0"}, "w:gz"
     )
     store = prepare(packed, out=tmp_path / "store", punkt="train", valid_sentences=0, test_sentences=0)
@@ -161,7 +148,7 @@ def test_packed_files(tmp_path):
     (tmp_path / "work.txt.gz").write_bytes(gzip.compress(work))
     store = prepare(tmp_path / "work.txt.gz", out=tmp_path / "store", **OPTIONS)
     assert words_of(store).count("café") == 1
-    packed = archive(tmp_path / "w.tar", {"a.txt.gz": gzip.compress(WORK.encode() * 3)}, "w")
+    packed = make_tar(tmp_path / "w.tar", {"a.txt.gz": gzip.compress(WORK.encode() * 3)}, "w")
     store = prepare(packed, out=tmp_path / "other", punkt="train", valid_sentences=0, test_sentences=0)
     assert words_of(store).count("torrents") == 3
     for content in (gzip.compress(work)[:-20], b"no gzip"):
@@ -172,10 +159,10 @@ def test_packed_files(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"", "is empty"), (b"\0\1\2" * 50, "is binary"), ((OLD + OLD_END).encode(), "nothing is left")],
+    [(b"", "is empty"), (b"\0\1\2" * 50, "is binary"), ((GUTENBERG_HEADER).encode(), "nothing is left")],
 )
 def test_a_broken_work_is_named_and_skipped_only_if_asked(tmp_path, content, message):
-    packed = archive(tmp_path / "w.tar", works() | {"gutenberg/BROKEN.TXT": content}, "w")
+    packed = make_tar(tmp_path / "w.tar", works() | {"gutenberg/BROKEN.TXT": content}, "w")
     with pytest.raises(NcelmError, match=rf"w.tar/gutenberg/BROKEN.TXT: .*{message}.*--skip-broken"):
         prepare(packed, out=tmp_path / "store", **OPTIONS)
     assert not (tmp_path / "store").exists()
@@ -194,7 +181,7 @@ def test_archives_that_are_none(tmp_path):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(NcelmError, match=r"damaged or no tar archive|no texts|cannot read"):
             prepare(tmp_path / name, out=tmp_path / "store", **OPTIONS)
-    whole = archive(tmp_path / "w.tar.xz", works(30)).read_bytes()
+    whole = make_tar(tmp_path / "w.tar.xz", works(30)).read_bytes()
     (tmp_path / "cut.tar.xz").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(NcelmError, match="damaged"):
         prepare(tmp_path / "cut.tar.xz", out=tmp_path / "store", **OPTIONS)
@@ -203,7 +190,7 @@ def test_archives_that_are_none(tmp_path):
 
 def test_names_in_an_archive_are_never_paths(tmp_path):
     """A member cannot write outside: its name is only told."""
-    packed = archive(
+    packed = make_tar(
         tmp_path / "w.tar", {"../../escape.txt": works(1)["gutenberg/W0.TXT"], "ok.txt": WORK.encode()}, "w"
     )
     prepare(packed, out=tmp_path / "store", **OPTIONS)
@@ -230,7 +217,7 @@ def test_the_works_of_the_challenge(shared_data, tmp_path, monkeypatch):
             if len(files) == 12:
                 break
     options = {**OPTIONS, "punkt": "train"}
-    store = prepare(archive(tmp_path / "some.tar", files, "w"), out=tmp_path / "store", **options)
+    store = prepare(make_tar(tmp_path / "some.tar", files, "w"), out=tmp_path / "store", **options)
     found = summary(store.path)
     assert found["works"] == 12
     assert found["without_header"] == 0

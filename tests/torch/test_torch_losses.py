@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from tests.losses.test_reference import distribution
+from tests.helpers import random_distribution
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 torch.set_num_threads(1)  # tensors are small here: threads would wait for each other
@@ -33,7 +33,7 @@ LOSSES = {"nce": NCELoss, "importance": ImportanceSamplingLoss}
 @pytest.fixture
 def case():
     random = np.random.default_rng(1)
-    noise = distribution(random, V)
+    noise = random_distribution(random, V)
     return {
         "scores": random.normal(size=(N, V)),
         "targets": random.integers(V, size=N),
@@ -387,7 +387,7 @@ def test_with_many_noise_words_the_gradient_is_that_of_maximum_likelihood():
 @pytest.mark.parametrize("options", [{}, {"shared_noise": True}, {"normalizer": "scalar"}], ids=str)
 def test_nce_finds_a_known_distribution(options):
     torch.manual_seed(0)
-    wanted = torch.tensor(distribution(np.random.default_rng(0), 6), dtype=torch.float32)
+    wanted = torch.tensor(random_distribution(np.random.default_rng(0), 6), dtype=torch.float32)
     loss = NCELoss(1, 6, torch.ones(6), 300 if options.get("shared_noise") else 50, **options)
     optimizer = torch.optim.Adagrad(loss.parameters(), lr=0.3)
     for _ in range(400):

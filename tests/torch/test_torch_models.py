@@ -13,8 +13,7 @@ torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 torch.set_num_threads(1)  # tensors are small here: threads would wait for each other
 
 from safetensors.numpy import load_file  # noqa: E402
-from tests.cli.test_cli import refused  # noqa: E402
-from tests.training.test_training import model_bytes, store  # noqa: E402, F401  (a fixture)
+from tests.helpers import model_bytes, refused  # noqa: E402
 
 import ncelm  # noqa: E402
 from ncelm.cli.main import main  # noqa: E402
@@ -34,9 +33,14 @@ SMALL |= {"matrix_rate": 0.3}
 SHAPES = [
     {"context": 3},
     {"context": 3, "matrices": "diagonal"},
-    {"context": 2, "context_after": 2, "shared_tables": True},
+    {"context": 2, "context_after": 2, "tied_embeddings": True},
     {"context": 0, "context_after": 2},
 ]
+
+
+@pytest.fixture(scope="module")
+def store(cycle_store):
+    return cycle_store
 
 
 def made(architecture, **options):
@@ -53,7 +57,7 @@ def made(architecture, **options):
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=str)
-def test_the_twin_has_the_core_s_scores_both_ways(options, store):  # noqa: F811
+def test_the_twin_has_the_core_s_scores_both_ways(options, store):
     core = ncelm.LogBilinear.initialise(ModelConfig(dim=8, **options), np.full(V, 1 / V), 3, 0.5)
     twin = LogBilinear.from_core(core)
     contexts = np.random.default_rng(0).integers(V + 1, size=(50, core.config.positions))
@@ -165,7 +169,7 @@ def test_there_are_more_features_than_words():
 @pytest.mark.parametrize("options", [{"estimator": "nce"}, {"shared_noise": True, "noise_samples": 100},
                                      {"estimator": "ml"}, {"noise": "bigram", "bigram_smoothing": 10.0}],
                          ids=["nce", "shared", "ml", "bigram"])  # fmt: skip
-def test_any_model_learns_by_any_estimator(store, tmp_path, architecture, options):  # noqa: F811
+def test_any_model_learns_by_any_estimator(store, tmp_path, architecture, options):
     """Each word is followed by the next in eight of ten cases: perplexity can be 4.8, and that of unigrams is 20."""
     chosen = {"engine": "torch", "context": 2, "epochs": 6, **SMALL, **options}
     last = train(store, tmp_path / "run", architecture=architecture, threads=1, **chosen)
@@ -174,7 +178,7 @@ def test_any_model_learns_by_any_estimator(store, tmp_path, architecture, option
         assert abs(last["valid_log_z_mean"]) < 0.5
 
 
-def test_importance_sampling_trains_too(store, tmp_path):  # noqa: F811
+def test_importance_sampling_trains_too(store, tmp_path):
     for architecture in ("feed-forward", "maximum-entropy"):
         chosen = SMALL | {"learning_rate": 0.05, "noise_samples": 20}
         options = {"estimator": "importance", "context": 2, "epochs": 3, **chosen}
@@ -182,7 +186,7 @@ def test_importance_sampling_trains_too(store, tmp_path):  # noqa: F811
         assert last["valid_perplexity"] < 18.0
 
 
-def test_the_twin_s_gradients_are_the_core_s(store, tmp_path):  # noqa: F811
+def test_the_twin_s_gradients_are_the_core_s(store, tmp_path):
     """Exact maximum likelihood draws nothing, so one engine must do what the other does, step by step."""
     options = SMALL | {"estimator": "ml", "context": 2, "epochs": 1, "optimizer": "sgd", "learning_rate": 0.01}
     for engine in ("compiled", "torch"):
@@ -197,7 +201,7 @@ class StopError(Exception):
 
 
 @pytest.mark.parametrize("architecture", ["lstm", "maximum-entropy"])
-def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(store, tmp_path, architecture, monkeypatch):  # noqa: F811
+def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(store, tmp_path, architecture, monkeypatch):
     options = {"architecture": architecture, "context": 2, "epochs": 2, "dropout": 0.2, "threads": 1, **SMALL}
     train(store, tmp_path / "whole", **options)
     calls = 0
@@ -215,7 +219,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(store, tmp_path, archi
     assert model_bytes(tmp_path / "stopped") == model_bytes(tmp_path / "whole")
 
 
-def test_another_model_is_not_resumed(store, tmp_path):  # noqa: F811
+def test_another_model_is_not_resumed(store, tmp_path):
     train(store, tmp_path / "run", architecture="feed-forward", context=2, epochs=1, **SMALL)
     with pytest.raises(NcelmError, match="begun with --model feed-forward, not lstm"):
         train(store, tmp_path / "run", architecture="lstm", context=2, epochs=1, resume=True, **SMALL)
@@ -237,7 +241,7 @@ def test_what_only_the_compiled_engine_can_is_refused():
 
 
 @pytest.mark.parametrize("architecture", ["feed-forward", "lstm", "maximum-entropy"])
-def test_the_same_verbs(store, tmp_path, architecture, capsys):  # noqa: F811
+def test_the_same_verbs(store, tmp_path, architecture, capsys):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
     out = str(tmp_path / "run")
     command = ["train", str(store.path), "--out", out, "--model", architecture, "--epochs", "2", "--context", "2"]
@@ -262,7 +266,7 @@ def test_the_same_verbs(store, tmp_path, architecture, capsys):  # noqa: F811
         assert len(json.loads(capsys.readouterr().out)["w1"]) == 3
 
 
-def test_a_damaged_model_is_refused_in_a_line(store, tmp_path, capsys):  # noqa: F811
+def test_a_damaged_model_is_refused_in_a_line(store, tmp_path, capsys):
     train(store, tmp_path / "run", architecture="lstm", epochs=1, **SMALL)
     model = tmp_path / "run" / run.MODEL
     content = model.read_bytes()
@@ -272,7 +276,7 @@ def test_a_damaged_model_is_refused_in_a_line(store, tmp_path, capsys):  # noqa:
     refused(capsys, ["evaluate", tmp_path / "run"], "does not fit")
 
 
-def test_without_torch_the_command_line_names_the_extra(store, tmp_path, capsys, monkeypatch):  # noqa: F811
+def test_without_torch_the_command_line_names_the_extra(store, tmp_path, capsys, monkeypatch):
     import sys
 
     for name in [name for name in sys.modules if name.startswith("ncelm.torch")]:

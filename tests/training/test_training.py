@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tests.helpers import model_bytes
 
 from ncelm.errors import DivergedError, NcelmError
 from ncelm.io import array_files, run
@@ -27,25 +28,8 @@ SMALL = {"context": 2, "dim": 8, "noise_samples": 5, "batch_size": 100}
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """A text with structure: each word is mostly followed by the next one of a cycle."""
-    folder = tmp_path_factory.mktemp("training")
-    random = np.random.default_rng(0)
-    for name, sentences in (("train", 400), ("valid", 50), ("test", 50)):
-        lines = []
-        for _ in range(sentences):
-            word, words = random.integers(20), []
-            for _ in range(random.integers(3, 12)):
-                words.append(f"w{word}")
-                word = (word + 1) % 20 if random.random() < 0.8 else random.integers(20)
-            lines.append(" ".join(words))
-        (folder / name).write_text("\n".join(lines))
-    files = {name: folder / name for name in ("train", "valid", "test")}
-    return prepare(out=folder / "store", boundary="sentence", **files)
-
-
-def model_bytes(folder):
-    return (folder / run.MODEL).read_bytes()
+def store(cycle_store):
+    return cycle_store
 
 
 def test_training_learns_and_reports(store, tmp_path):
