@@ -39,8 +39,8 @@ def read_model(path: Path, content: dict[str, Any], vocabulary_size: int) -> Wor
     if kind == "ngram":
         return ngram.load(path / run.MODEL, vocabulary_size)
     try:
-        config = ModelConfig(**content["config"]["model"])
-    except (KeyError, TypeError, ValueError) as error:
+        config = ModelConfig.from_dict(content["config"]["model"])
+    except (KeyError, TypeError, NcelmError) as error:
         raise run.damaged_config(path) from error
     model_class: Any = LogBilinear
     if kind != "log-bilinear":

@@ -1,10 +1,9 @@
 """The log-bilinear model: what its parameters are, and what score it gives a word in a context (Eq. 1–3)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
-from tyro.conf import arg
 
 from ncelm.errors import NcelmError
 from ncelm.kernels import records
@@ -18,25 +17,16 @@ Architecture = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy"
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The shape of a model."""
+    """The architecture of a model and its sizes. Errors name fields in backticks; see `ncelm.training.options.with_flags`."""
 
-    architecture: Annotated[Architecture, arg(name="model")] = "log-bilinear"
-    """What the score of a word is made of: log-bilinear, or, with the extra `torch`, a feed-forward network, a long
-    short-term memory, or a maximum-entropy model (a weight for each n-gram)."""
-    context: int = 4
-    """Words before the predicted word that the model sees."""
-    context_after: int = 0
-    """Words after it that the model sees. With some on both sides, it fills gaps and has no sentence probability."""
-    dim: int = 100
-    """Dimensions of the word vectors."""
-    matrices: Matrices = "full"
-    """Context matrices C_i: full (the paper's section 4) or diagonal (section 5: much faster when dim is large)."""
-    shared_tables: bool = False
-    """One table of vectors for words as context and as prediction, instead of two."""
-    hidden: int = 0
-    """Hidden units of a feed-forward network or a long short-term memory; 0 for as many as --dim."""
-    features: int = 4_000_000
-    """Weights of a maximum-entropy model: n-grams are hashed to so many."""
+    architecture: Architecture = "log-bilinear"  # all others need PyTorch
+    context: int = 4  # words before the predicted word
+    context_after: int = 0  # words after it
+    dim: int = 100  # d: dimension of the word vectors
+    matrices: Matrices = "full"  # context matrices C_i: full (section 4 of the paper) or diagonal (section 5)
+    tied_embeddings: bool = False  # one table for context vectors r_w and target vectors q_w
+    hidden: int = 0  # units of the hidden layer of a feed-forward network or an LSTM; 0: dim
+    features: int = 4_000_000  # weights of a maximum-entropy model, to which n-grams are hashed
 
     def __post_init__(self) -> None:
         limits = {
@@ -46,24 +36,32 @@ class ModelConfig:
             "hidden": (0, 100_000),
             "features": (1, 10**10),
         }
-        for name, (least, most) in limits.items():
+        for name, (low, high) in limits.items():
             value = getattr(self, name)
-            if type(value) is not int:
-                raise NcelmError(f"--{name.replace('_', '-')} is {value!r}: give a whole number")
-            if not least <= value <= most:
-                raise NcelmError(f"--{name.replace('_', '-')} is {value}: give at least {least} (and at most {most:,})")
-        if self.architecture not in get_args(Architecture):
-            raise NcelmError(f"--model is {self.architecture}: choose one of {', '.join(get_args(Architecture))}")
-        if self.matrices not in get_args(Matrices):
-            raise NcelmError(f"--matrices is {self.matrices}: choose one of {', '.join(get_args(Matrices))}")
-        if type(self.shared_tables) is not bool:
-            raise NcelmError(f"--shared-tables is {self.shared_tables!r}: it is True or False")
+            if type(value) is not int or not low <= value <= high:
+                raise NcelmError(f"`{name}` is {value!r}: give a whole number from {low:,} to {high:,}")
+        for name, choices in (("architecture", get_args(Architecture)), ("matrices", get_args(Matrices))):
+            if getattr(self, name) not in choices:
+                raise NcelmError(f"`{name}` is {getattr(self, name)!r}: give one of {', '.join(choices)}")
+        if type(self.tied_embeddings) is not bool:
+            raise NcelmError(f"`tied_embeddings` is {self.tied_embeddings!r}: give True or False")
         if self.architecture == "lstm" and self.context_after:
-            raise NcelmError("--model lstm reads forwards: it has no --context-after")
+            raise NcelmError("`architecture` lstm reads forwards: leave `context_after` out")
         if self.positions == 0 and self.architecture != "lstm":
-            raise NcelmError("--context and --context-after are both 0: the model needs at least one context word")
-        if self.shared_tables and self.architecture in ("feed-forward", "lstm") and self.hidden not in (0, self.dim):
-            raise NcelmError(f"--shared-tables needs as many --hidden units as --dim, {self.dim}")
+            raise NcelmError("`context` and `context_after` are both 0: the model needs at least one context word")
+        if self.tied_embeddings and self.architecture in ("feed-forward", "lstm") and self.hidden not in (0, self.dim):
+            raise NcelmError(f"`tied_embeddings` needs as many `hidden` units as `dim`, {self.dim}")
+
+    @classmethod
+    def from_dict(cls, content: Any) -> "ModelConfig":
+        """Return the configuration in a config.json, whose content is not trusted; fields that it lacks have defaults."""
+        if not isinstance(content, dict):
+            raise NcelmError("the model configuration is damaged: it is not an object")
+        former = {"shared_tables": "tied_embeddings"}  # names in runs of version 1
+        values = {former.get(name, name): value for name, value in content.items()}
+        if unknown := sorted(set(values) - set(cls.__dataclass_fields__)):
+            raise NcelmError(f"the model configuration is damaged: it has an unknown field {unknown[0][:40]!r}")
+        return cls(**values)
 
     @property
     def positions(self) -> int:
@@ -98,7 +96,7 @@ class LogBilinear:
             return random.standard_normal(shape, np.float32) * np.float32(scale)
 
         context_vectors = normal((vocabulary + 1, d), spread)
-        target_vectors = context_vectors[:vocabulary] if config.shared_tables else normal((vocabulary, d), spread)
+        target_vectors = context_vectors[:vocabulary] if config.tied_embeddings else normal((vocabulary, d), spread)
         if config.matrices == "full":
             matrices = np.eye(d, dtype=np.float32) / np.float32(c) + normal((c, d, d), 0.01)
         else:
@@ -113,7 +111,7 @@ class LogBilinear:
             "biases": self.biases,
             "matrices": self.matrices,
         }
-        if self.config.shared_tables:
+        if self.config.tied_embeddings:
             del arrays["target_vectors"]
         return arrays
 
@@ -127,7 +125,7 @@ class LogBilinear:
             "biases": (vocabulary_size,),
             "matrices": (c, d, d) if config.matrices == "full" else (c, d),
         }
-        if config.shared_tables:
+        if config.tied_embeddings:
             del shapes["target_vectors"]
         return shapes
 
@@ -138,7 +136,7 @@ class LogBilinear:
         return cls(
             config,
             context_vectors,
-            context_vectors[:-1] if config.shared_tables else arrays["target_vectors"],
+            context_vectors[:-1] if config.tied_embeddings else arrays["target_vectors"],
             arrays["biases"],
             arrays["matrices"],
         )

@@ -63,7 +63,7 @@ def _demo(
     nce = recipe("default").with_changes(epochs=3)
     results = {
         name: _train_one(store, out / name.lower(), config, threads, progress)
-        for name, config in (("NCE", nce), ("ML", nce.with_changes(estimator="ml")))
+        for name, config in (("NCE", nce), ("ML", nce.with_changes(loss="ml")))
     }
     _show_results(results, message)
     _show_words(LanguageModel.load(out / "nce", threads), message)

@@ -7,7 +7,7 @@ import json
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ncelm.losses import reference
 from ncelm.paper import plots
 from ncelm.paper.rows import Row, Table
 from ncelm.training.config import TrainConfig
+from ncelm.training.options import to_flat
 from ncelm.training.recipes import ptb_nce
 
 PTB_VOCABULARY = 10_000  # V of the standard Penn Treebank split
@@ -123,9 +124,9 @@ def _summary(result: Result, results: list[Result]) -> dict[str, Any]:
     row, config = result.row, result.row.config
     c, d, vocabulary = config.model.positions, config.model.dim, PTB_VOCABULARY
     ml = next((other for other in results if other.row.key == "ml"), None)
-    time, k = result.time_to(TARGET), config.noise_samples
+    time, k = result.time_to(TARGET), getattr(config.loss, "samples", 0)
     ml_time = ml.time_to(TARGET) if ml else None
-    exact = config.estimator == "ml"
+    exact = config.loss.name == "ml"
     return {
         "key": row.key,
         "name": row.name,
@@ -153,7 +154,7 @@ def _summary(result: Result, results: list[Result]) -> dict[str, Any]:
 
 def _log_normalizers(result: Result) -> dict[str, Any] | None:
     """Return number, mean, standard deviation and memory of the learned log-normalizers c_h; None if they are fixed."""
-    if result.row.config.constants == "fixed" or not result.best("contexts"):
+    if not result.row.config.learned_log_normalizers or not result.best("contexts"):
         return None
     contexts = int(result.best("contexts")[0])
     words = result.records[0][-1]["words"]
@@ -175,8 +176,8 @@ def _run_summary(seed: int, lines: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _changes(config: TrainConfig) -> dict[str, Any]:
     """Return the options of a row that differ from the recipe `ptb-nce`."""
-    base, ours = asdict(ptb_nce()), asdict(config)
-    return {name: ours[name] for name in ours if ours[name] != base[name]}
+    base, ours = to_flat(ptb_nce()), to_flat(config)
+    return {name: ours[name] for name in ours if ours[name] != base.get(name)}
 
 
 def _plots(table: Table, results: list[Result], out: Path) -> list[str]:
@@ -193,8 +194,8 @@ def _plots(table: Table, results: list[Result], out: Path) -> list[str]:
         add(name, plots.perplexity_against_time(out / name, curves, "validation"))
     by_noise: dict[str, list[Result]] = {}
     for result in results:
-        if result.row.part in ("paper", "bigram") and result.row.config.estimator == "nce" and result.tests[0]:
-            by_noise.setdefault(f"{result.row.config.noise} noise", []).append(result)
+        if result.row.part in ("paper", "bigram") and result.row.config.loss.name == "nce" and result.tests[0]:
+            by_noise.setdefault(f"{result.row.config.noise.name} noise", []).append(result)
     if by_noise:
         name = f"{table}-samples.png"
         ours = {noise: _by_samples(group, False) for noise, group in by_noise.items()}
@@ -207,12 +208,12 @@ def _plots(table: Table, results: list[Result], out: Path) -> list[str]:
             name,
             plots.curves_by_epoch(
                 out / name,
-                {f"{r.row.config.constants} log-normalizers ({r.row.name})": _curve(r, "epoch", "valid_perplexity")
+                {f"{to_flat(r.row.config)['log_normalizers']} log-normalizers ({r.row.name})": _curve(r, "epoch", "valid_perplexity")
                  for r in log_normalizers},
                 "validation",
             ),
         )  # fmt: skip
-    importance = [r for r in results if r.row.config.estimator == "importance"]
+    importance = [r for r in results if r.row.config.loss.name == "importance"]
     if importance:
         name = f"{table}-importance.png"
         traces = {r.row.name: _trace(r) for r in importance}
@@ -231,7 +232,7 @@ def _by_samples(group: list[Result], paper: bool) -> plots.Curve:
     """Return test perplexity against k, measured or published."""
     chosen = [r for r in group if r.row.paper is not None or not paper]
     perplexities = [r.row.paper if paper else statistics.fmean(r.test("perplexity")) for r in chosen]
-    return [r.row.config.noise_samples for r in chosen], [p for p in perplexities if p is not None]
+    return [r.row.config.loss.samples for r in chosen], [p for p in perplexities if p is not None]
 
 
 def _trace(result: Result) -> plots.Curve:

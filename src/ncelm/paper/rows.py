@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from ncelm.losses.functions import Member
-from ncelm.training.config import TrainConfig
+from ncelm.training.config import NCE, ImportanceSampling, Linear, MaximumLikelihood, TrainConfig
 from ncelm.training.recipes import ptb_best, ptb_fast, ptb_ml, ptb_nce, ptb_shared
 
 Table = Literal["table1", "table2"]
@@ -27,16 +27,22 @@ class Row:
     @property
     def cost(self) -> float:
         """Approximate cost in arbitrary units, for estimates of the remaining time."""
-        config = self.config
-        c, d = config.model.positions, config.model.dim
-        scored = {"ml": 10_000.0, "importance": float(config.noise_samples + 30 * config.effective_samples)}.get(
-            config.estimator, config.noise_samples / (3.0 if config.shared_noise else 1.0)
-        )
-        return (c * d + 100 + scored) * (config.epochs if config.schedule == "linear" else TYPICAL_EPOCHS)
+        c, d = self.config.model.positions, self.config.model.dim
+        match self.config.loss:
+            case MaximumLikelihood():
+                scored = 10_000.0
+            case ImportanceSampling(samples=k, min_effective_samples=effective):
+                scored = k + 30 * effective
+            case NCE(samples=k, shared_noise=True):
+                scored = k / 3
+            case loss:
+                scored = loss.samples
+        schedule = self.config.schedule
+        return (c * d + 100 + scored) * (schedule.epochs if isinstance(schedule, Linear) else TYPICAL_EPOCHS)
 
 
 def rows_of(table: Table) -> list[Row]:
-    """All rows of a table."""
+    """Return all rows of a table."""
     return table1() if table == "table1" else table2()
 
 
@@ -49,9 +55,9 @@ def _nce_rows() -> list[Row]:
 
 
 def _importance_rows() -> list[Row]:
-    """Importance sampling at NCE's learning rate and at a tenth of it; as many samples as NCE, more, and adaptive."""
-    nce = ptb_nce().with_changes(estimator="importance", epochs=4)
-    adaptive = {"noise_samples": 100, "effective_samples": 100.0, "max_samples": 1000}
+    """Return rows of importance sampling, at the learning rate of NCE and at a tenth of it."""
+    nce = ptb_nce().with_changes(loss="importance", epochs=4)
+    adaptive = {"noise_samples": 100, "min_effective_samples": 100.0, "max_samples": 1000}
     kinds: dict[str, dict[str, Any]] = {
         "k = 25": {"noise_samples": 25},
         "k = 100": {"noise_samples": 100},
@@ -71,22 +77,22 @@ def _importance_rows() -> list[Row]:
 
 
 def table1() -> list[Row]:
-    """Table 1: training algorithms; then what the paper tells in words; then beyond the paper."""
+    """Return the rows of Table 1, of experiments that the paper describes in its text, and of further experiments."""
     nce = ptb_nce()
     family: tuple[Member, ...] = ("root", "square")
     return [
         Row("ml", "ML", ptb_ml(), 163.5, test_each_epoch=True),
         *_nce_rows(),
-        Row("nce-learned-25", "NCE, k = 25", nce.with_changes(constants="learned"), part="log_normalizers"),
+        Row("nce-learned-25", "NCE, k = 25", nce.with_changes(log_normalizers="learned"), part="log_normalizers"),
         *_importance_rows(),
         Row("fast", "ptb-fast: two epochs of Adagrad, k = 50", ptb_fast(), part="beyond", test_each_epoch=True),
-        Row("shared", "ptb-shared: 1,000 noise words shared by a minibatch", ptb_shared(), part="beyond"),
-        Row("best", "ptb-best: the same with dropout and a penalty", ptb_best(), part="beyond"),
+        Row("shared", "ptb-shared: 1,000 noise samples shared by a minibatch", ptb_shared(), part="beyond"),
+        Row("best", "ptb-best: the same with dropout and weight decay", ptb_best(), part="beyond"),
         *(
             Row(
                 f"family-{member}-25",
                 f"family of NCE: {member}, k = 25",
-                nce.with_changes(estimator="family", member=member),
+                nce.with_changes(loss="family", family_member=member),
                 part="beyond",
             )
             for member in family
@@ -95,7 +101,7 @@ def table1() -> list[Row]:
 
 
 def table2() -> list[Row]:
-    """Table 2: kinds of noise, and how much of it."""
+    """Return the rows of Table 2, noise distributions and numbers of samples, and rows of bigram noise."""
     nce = ptb_nce()
     return [
         *_nce_rows(),

@@ -205,7 +205,7 @@ def _train_row(store: TokenStore, folder: Path, row: Row, threads: int | None, r
         init = folder.with_name(INIT_KEY)
         if not init.exists() and not folder.exists():
             train_lsa(store, init, INIT_DIM, progress=reporter.steps)
-        config = holmes(row.context, row.dim, row.after).with_changes(start_from=str(init))
+        config = holmes(row.context, row.dim, row.after).with_changes(init_from=str(init))
         train(store, folder, config, threads=threads, resume=True, progress=reporter.training)
     elif folder.exists():
         return

@@ -46,7 +46,7 @@ class TorchEngine:
         self.model, self.config = model, config
         self.corpus = corpus_view(store.split("train"), store, config.model.context)
         # dense gradients of tables would have as many rows as the vocabulary, however few words a minibatch has
-        model.sparse = config.estimator != "ml"
+        model.sparse = config.loss.name != "ml"
         self.noise = noise_like(known_noise)
         self.loss = self._table_loss(model) if isinstance(model, TableModel) else self._score_loss
         self.optimizer = _optimizer(model, squares, config)
@@ -72,8 +72,8 @@ class TorchEngine:
             self.optimizer.zero_grad()
             loss = self._stream_loss(step + i) if isinstance(self.model, Lstm) else self._window_loss(epoch, step + i)
             loss.backward()
-            if self.config.clip:
-                nn.utils.clip_grad_norm_(_dense(self.model), self.config.clip)
+            if self.config.regularization.clip_norm:
+                nn.utils.clip_grad_norm_(_dense(self.model), self.config.regularization.clip_norm)
             self.optimizer.step()
             losses.append(loss.item())
         return np.array(losses)
@@ -96,7 +96,7 @@ class TorchEngine:
     def _stream_loss(self, step: int) -> Tensor:
         """Of the next words of texts side by side, each a part of the training text, read on from where it was."""
         assert isinstance(self.model, Lstm)
-        rows, length, T = *streams(self.config, self.corpus.ids.size), self.config.unroll
+        rows, length, T = *streams(self.config, self.corpus.ids.size), self.config.bptt_length
         ids, first = self.corpus.ids, step * T
         size = min(T, length - first)
         places = np.arange(rows)[:, None] * length + np.arange(first, first + size)  # (S, T)
@@ -111,7 +111,7 @@ class TorchEngine:
                 tensor.zero_()
         words = torch.from_numpy(before)
         hidden, cell = self.state
-        states, ended = self.model.read(words, (hidden.clone(), cell.clone()), self.config.dropout, fresh)
+        states, ended = self.model.read(words, (hidden.clone(), cell.clone()), self.config.regularization.dropout, fresh)
         for kept, new in zip(self.state, ended, strict=True):
             kept.copy_(new.detach())
         return self.loss(states.flatten(0, 1), torch.from_numpy(targets).flatten(), words.flatten())
@@ -121,12 +121,12 @@ class TorchEngine:
     def _table_loss(self, model: TableModel) -> Callable[[Tensor, Tensor, Tensor | None], Tensor]:
         """Of models that predict a vector: the losses that everybody can use."""
         config = self.config
-        dropout = 0.0 if isinstance(model, Lstm) else config.dropout  # which has its own
+        dropout = 0.0 if isinstance(model, Lstm) else config.regularization.dropout  # which has its own
 
         def hidden(contexts: Tensor) -> Tensor:
             return F.dropout(model.hidden(contexts), dropout, model.training)
 
-        if config.estimator == "ml":
+        if config.loss.name == "ml":
             table = model.output_table
 
             def exact(contexts: Tensor, targets: Tensor, before: Tensor | None) -> Tensor:
@@ -134,13 +134,13 @@ class TorchEngine:
                 return F.cross_entropy(scores, targets, reduction="sum")
 
             return exact
-        kind = NCELoss if config.estimator == "nce" else ImportanceSamplingLoss
+        kind = NCELoss if config.loss.name == "nce" else ImportanceSamplingLoss
         loss = kind(
             model.width,
             model.vocabulary_size,
             self.noise,
-            config.noise_samples,
-            shared_noise=config.shared_noise,
+            config.loss.samples,
+            shared_noise=getattr(config.loss, "shared_noise", False),
             weight=model.output_table,
             bias=model.biases,
             sparse=model.sparse,
@@ -156,15 +156,15 @@ class TorchEngine:
     def _score_loss(self, contexts: Tensor, targets: Tensor, before: Tensor | None) -> Tensor:
         """Of models that have scores only."""
         config, model, n = self.config, self.model, len(targets)
-        if config.estimator == "ml":
+        if config.loss.name == "ml":
             return F.cross_entropy(model.all_scores(contexts), targets, reduction="sum")
-        shape = (config.noise_samples,) if config.shared_noise else (n, config.noise_samples)
-        beside = None if before is None or config.shared_noise else before.unsqueeze(1)
+        shape = (config.loss.samples,) if getattr(config.loss, "shared_noise", False) else (n, config.loss.samples)
+        beside = None if before is None or getattr(config.loss, "shared_noise", False) else before.unsqueeze(1)
         words = self.noise.sample(shape, beside)
         target_scores = model.scores(contexts, targets.unsqueeze(1)).squeeze(1)
         noise_scores = model.scores(contexts, words)
         noise_log_noise = self.noise.log_prob(words, beside)
-        if config.estimator == "importance":
+        if config.loss.name == "importance":
             loss, _ = importance_sampling_loss(target_scores, noise_scores, noise_log_noise, reduction="sum")
             return loss
         target_log_noise = self.noise.log_prob(targets, before)
@@ -173,14 +173,14 @@ class TorchEngine:
 
 def streams(config: TrainConfig, tokens: int) -> tuple[int, int]:
     """An LSTM reads so many parts of the text side by side, each of so many words; a few words may be left out."""
-    rows = max(min(config.batch_size // config.unroll, tokens // config.unroll), 1)
+    rows = max(min(config.batch_size // config.bptt_length, tokens // config.bptt_length), 1)
     return rows, tokens // rows
 
 
 def steps_per_epoch(config: TrainConfig, tokens: int) -> int:
     """Minibatches in an epoch."""
     if config.model.architecture == "lstm":
-        return -(-streams(config, tokens)[1] // config.unroll)
+        return -(-streams(config, tokens)[1] // config.bptt_length)
     return -(-tokens // config.batch_size)
 
 
@@ -188,12 +188,12 @@ def memory_bytes(config: TrainConfig, vocabulary_size: int) -> int:
     """About what training takes: parameters, their sums of squares, a copy of both to be written, scores."""
     shapes = ARCHITECTURES[config.model.architecture].shapes(config.model, vocabulary_size)
     parameters = 4 * sum(int(np.prod(shape)) for shape in shapes.values())
-    each = vocabulary_size if config.estimator == "ml" else config.noise_samples
+    each = vocabulary_size if config.loss.name == "ml" else config.loss.samples
     if config.model.architecture == "maximum-entropy":
         each *= 8 * config.model.positions  # 64-bit hashes, several at once
-    elif config.estimator != "ml" and not config.shared_noise:
+    elif config.loss.name != "ml" and not getattr(config.loss, "shared_noise", False):
         each *= config.model.hidden or config.model.dim  # every noise word's vector, gathered
-    return parameters * (4 if config.optimizer == "adagrad" else 2) + 3 * 4 * config.batch_size * each
+    return parameters * (4 if config.optimizer.name == "adagrad" else 2) + 3 * 4 * config.batch_size * each
 
 
 def carried_shapes(config: TrainConfig, tokens: int) -> dict[str, tuple[int, ...]]:
@@ -217,7 +217,7 @@ def _optimizer(model: NeuralModel, squares: dict[str, np.ndarray], config: Train
         {"params": tables},
         {"params": [p for name, p in named.items() if name not in TABLES]},
     ]
-    if config.optimizer == "sgd":
+    if config.optimizer.name == "sgd":
         return torch.optim.SGD(groups, lr=1.0)
     optimizer = torch.optim.Adagrad(groups, lr=1.0, eps=1e-8)
     for name, parameter in named.items():

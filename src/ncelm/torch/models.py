@@ -138,7 +138,7 @@ class TableModel(NeuralModel):
     def __init__(self, config: ModelConfig, vocabulary_size: int, device: Any = None) -> None:
         super().__init__(config, vocabulary_size, device)
         self.context_vectors = _empty(vocabulary_size + 1, config.dim, device=device)
-        if not config.shared_tables:
+        if not config.tied_embeddings:
             self.target_vectors = _empty(vocabulary_size, self.width, device=device)
 
     @property
@@ -149,12 +149,12 @@ class TableModel(NeuralModel):
     @property
     def output_table(self) -> nn.Parameter:
         """q_w, (V, width), or one row more where tables are shared."""
-        return self.context_vectors if self.config.shared_tables else self.target_vectors
+        return self.context_vectors if self.config.tied_embeddings else self.target_vectors
 
     def reset_parameters(self, spread: float, generator: torch.Generator) -> None:
         """Word vectors at random."""
         nn.init.normal_(self.context_vectors, std=spread, generator=generator)
-        if not self.config.shared_tables:
+        if not self.config.tied_embeddings:
             nn.init.normal_(self.target_vectors, std=spread, generator=generator)
 
     def hidden(self, contexts: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ncelm.errors import NcelmError
 from ncelm.kernels import records
 from ncelm.kernels import steps as kernels
 from ncelm.kernels.threads import Team
@@ -12,6 +13,7 @@ from ncelm.models.base import corpus_view
 from ncelm.models.log_bilinear import LogBilinear
 from ncelm.noise import BigramNoise, Noise
 from ncelm.text.store import TokenStore
+from ncelm.training.config import NCE, Adagrad, ContrastiveFamily, ImportanceSampling, Ranking, Sgd, TrainConfig
 
 PLAN_BYTES = 32 << 20  # minibatches are planned ahead in groups that take about so much memory …
 PLANNED_WORDS = 16_000  # … and have at most so many words, so that Ctrl-C is answered soon …
@@ -107,6 +109,121 @@ class Sizes:
             + partial
             + self.planned * self.plan_bytes
         )
+
+
+def check(config: TrainConfig) -> None:
+    """Raise NcelmError for a loss or an optimizer that this engine does not implement."""
+    if isinstance(config.loss, Ranking):
+        raise NcelmError(
+            "`loss` ranking is not implemented in `engine` compiled: choose `engine` torch or another loss"
+        )
+    if isinstance(config.loss, NCE) and config.loss.log_z_penalty:
+        raise NcelmError(
+            "`log_z_penalty` is not implemented in `engine` compiled: choose `engine` torch, or leave it out"
+        )
+    if not isinstance(config.optimizer, Sgd | Adagrad):
+        raise NcelmError(
+            f"`optimizer` {config.optimizer.name} is not implemented in `engine` compiled: choose sgd or adagrad"
+        )
+
+
+def sizes_of(config: TrainConfig, vocabulary_size: int, tokens: int) -> Sizes:
+    """Return the sizes that determine the memory of training on this number of tokens."""
+    loss, exact = config.loss, not config.sampled
+    samples = getattr(loss, "samples", 0)
+    if isinstance(loss, ImportanceSampling) and loss.adaptive:
+        samples = loss.max_samples
+    shared = getattr(loss, "shared_noise", False)
+    return Sizes(
+        vocabulary=vocabulary_size,
+        dim=config.model.dim,
+        positions=config.model.positions,
+        diagonal=config.model.matrices == "diagonal",
+        shared=config.model.tied_embeddings,
+        batch=config.batch_size,
+        samples=1 if exact or shared else samples + 1,
+        exact=exact,
+        adagrad=isinstance(config.optimizer, Adagrad),
+        shared_samples=samples if shared else 0,
+        bigram_words=tokens if config.noise.name == "bigram" and not exact else 0,
+        numbered_words=tokens if config.learned_log_normalizers else 0,
+    )
+
+
+def method_of(config: TrainConfig) -> records.Method:
+    """Return the loss and dropout as the compiled code takes them."""
+    loss = config.loss
+    member = kernels.MEMBERS.index(loss.member if isinstance(loss, ContrastiveFamily) else "nce")
+    effective = 0.0
+    if isinstance(loss, ImportanceSampling):
+        member, effective = kernels.IMPORTANCE_SAMPLING, float(loss.min_effective_samples)
+    samples = getattr(loss, "samples", 1)
+    return records.Method(member, samples, effective, float(config.regularization.dropout))
+
+
+def steps_per_epoch(config: TrainConfig, tokens: int) -> int:
+    """Return the number of minibatches in an epoch."""
+    return -(-tokens // config.batch_size)
+
+
+def memory_bytes(config: TrainConfig, vocabulary_size: int, tokens: int) -> int:
+    """Return the approximate memory of training: parameters, optimizer state, buffers."""
+    return sizes_of(config, vocabulary_size, tokens).memory_bytes
+
+
+def carried_shapes(config: TrainConfig, tokens: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of arrays that a minibatch hands to the next one: none."""
+    return {}
+
+
+def create(
+    model: LogBilinear,
+    optimizer_state: dict[str, dict[str, np.ndarray]],
+    noise: Noise | BigramNoise,
+    store: TokenStore,
+    config: TrainConfig,
+    team: Team,
+    log_normalizers: np.ndarray = NO_CONSTANTS.values,
+    context_ids: np.ndarray = NO_NUMBERS,
+    carried: dict[str, np.ndarray] | None = None,
+) -> "Engine":
+    """Return an engine for the training split of a store.
+
+    Args:
+        model: trained in place.
+        optimizer_state: {} or {"accumulator": {parameter name: array}}; updated in place.
+        noise: noise distribution of the store.
+        store: token store.
+        config: complete configuration.
+        team: threads.
+        log_normalizers: learned log-normalizers c_h, (contexts,); trained in place.
+        context_ids: index of each training word's context, (N,).
+        carried: unused.
+    """
+    check(config)
+    accumulator = optimizer_state.get("accumulator", {})
+
+    def squares(name: str, array: np.ndarray) -> np.ndarray:
+        return accumulator.get(name, np.zeros((0, *array.shape[1:]), np.float32))
+
+    context = squares("context_vectors", model.context_vectors)
+    # a tied table has one accumulator, whose last row is the out-of-sentence word's
+    tied = model.config.tied_embeddings
+    target = context[: len(store.vocabulary)] if tied else squares("target_vectors", model.target_vectors)
+    return Engine(
+        model,
+        records.Parameters(context, target, squares("biases", model.biases), squares("matrices", model.matrices)),
+        noise,
+        store,
+        sizes_of(config, len(store.vocabulary), store.split("train").tokens),
+        method_of(config),
+        config.seed,
+        config.regularization.weight_decay,
+        team,
+        records.Constants(log_normalizers, squares("log_normalizers", log_normalizers)),
+        context_ids,
+        config.regularization.weight_decay_per_epoch,
+    )
 
 
 class Weights(NamedTuple):

@@ -24,7 +24,7 @@ from ncelm.distributed import collective as workers
 from ncelm.distributed.collective import Collective
 from ncelm.errors import DivergedError, NcelmError
 from ncelm.io import array_files, run
-from ncelm.io.files import new_folder, only_process
+from ncelm.io.files import atomic_folder, exclusive_lock
 from ncelm.io.machine import available_cores, check_memory
 from ncelm.io.metrics import Metrics
 from ncelm.kernels import records
@@ -34,8 +34,9 @@ from ncelm.models.base import NO_NUMBERS, WordModel, corpus_view
 from ncelm.models.log_bilinear import Architecture, LogBilinear
 from ncelm.noise import Noise, noise_of
 from ncelm.text.store import TokenStore
-from ncelm.training.config import TrainConfig
-from ncelm.training.engine import NO_CONSTANTS, Engine, Weights, number_contexts
+from ncelm.training.config import Halve, ImportanceSampling, Linear, Sgd, TrainConfig
+from ncelm.training.options import to_flat
+from ncelm.training.engine import NO_CONSTANTS, Engine, Weights, create, memory_bytes, number_contexts, sizes_of
 
 WEIGHTS_PER_EPOCH = 20  # how often importance weights are written down, and their model looked at
 PROBED_WORDS = 2000  # so many words of the validation text show whether a model has gone astray
@@ -171,14 +172,14 @@ class _Training:
         progress: Callable[[Progress], None] | None,
         together: Collective,
     ) -> None:
-        if config.start_from:  # wherever it is resumed from
-            config = replace(config, start_from=str(Path(config.start_from).resolve()))
+        if config.init.run:  # wherever it is resumed from
+            config = config.with_changes(init_from=str(Path(config.init.run).resolve()))
         self.store, self.out, self.config, self.workers = store, out, config, together
         self.created = False  # is the run's folder ours, and new?
         self.checkpoint_seconds, self.progress = 60.0 * checkpoint_minutes, progress
         self.tokens = store.split("train").tokens
         self.watch = [store.split(name).name for name in watch]  # better to miss one now than after an epoch
-        if config.schedule == "halve" and "valid" not in store.splits:
+        if isinstance(config.schedule, Halve) and "valid" not in store.splits:
             raise NcelmError(
                 f"{store.path} has no validation text, which --schedule halve needs: prepare it with --valid or "
                 "--valid-sentences, or train with --schedule linear"
@@ -189,18 +190,23 @@ class _Training:
         self.own_store, self.own_config = together.shard(store), self._own_config()
         own_tokens = self.own_store.split("train").tokens
         vocabulary = store.vocabulary
-        self.sizes = self.own_config.sizes(len(vocabulary), own_tokens)
-        self.model_class = config.model_class()
+        self.sizes = sizes_of(self.own_config, len(vocabulary), own_tokens)
+        self.model_class = _model_class(config)
         self.steps_per_epoch, self.carried_shapes = -(-own_tokens // self.own_config.batch_size), {}
-        if config.by_torch:
+        if config.backend == "torch":
             from ncelm.torch.engine import carried_shapes, steps_per_epoch
 
             self.steps_per_epoch = steps_per_epoch(self.own_config, own_tokens)
             self.carried_shapes = carried_shapes(self.own_config, own_tokens)
         self._check_memory()
-        self.noise = noise_of(self.own_store, config.noise, config.noise_power, config.bigram_smoothing)
+        self.noise = noise_of(
+            self.own_store,
+            config.noise.name,
+            getattr(config.noise, "power", 0.0),
+            getattr(config.noise, "smoothing", 0.0),
+        )
         self.context_numbers, self.contexts = NO_NUMBERS, 0
-        if config.constants == "learned":
+        if config.learned_log_normalizers:
             context, after = config.model.context, config.model.context_after
             self.context_numbers, self.contexts = number_contexts(store, context, after)
         self.state = _State(rate=config.learning_rate, workers=together.size)
@@ -212,9 +218,9 @@ class _Training:
 
     def _agree(self) -> None:
         """Several workers: the same of everything that matters."""
-        if self.config.constants == "learned":
-            raise NcelmError("--constants learned goes with one process, not with torchrun")
-        options = {**asdict(self.config), "out": str(self.out), "watch": self.watch}
+        if self.config.learned_log_normalizers:
+            raise NcelmError("`log_normalizers` learned goes with one process, not with torchrun")
+        options = {**self.config.to_dict(), "out": str(self.out), "watch": self.watch}
         version, options_text = f"{__version__} {run.VERSION}", json.dumps(options, sort_keys=True)
         self.workers.check_equal(
             {"ncelm": version, "token store": self.store.fingerprint, "set of options": options_text}
@@ -228,7 +234,7 @@ class _Training:
         return replace(self.config, seed=(self.config.seed * size + self.workers.rank) % 2**63)
 
     def _check_memory(self) -> None:
-        needed = self.own_config.memory_bytes(self.sizes.vocabulary, self.own_store.split("train").tokens)
+        needed = _memory_bytes(self.own_config, self.sizes.vocabulary, self.own_store.split("train").tokens)
         if self.workers.size > 1:
             shapes = self.model_class.shapes(self.config.model, self.sizes.vocabulary).values()
             # as far as they have been told, what has not been, and messages, a byte for each number
@@ -276,14 +282,14 @@ class _Training:
         # workers that are started again because one has died go on, whether that was asked for or not
         resume = (resume or workers.restarted()) and self.out.exists()
         begun = resume and (self.out / run.CHECKPOINT).exists()
-        vectors = self._given_vectors() if self.config.start_from and not begun else None
+        vectors = self._given_vectors() if self.config.init.run and not begun else None
         if resume:
             self._check_same_run()
         else:
             self._create()
             self.created = True
         busy = f"another process is training {self.out}: wait for it, or choose another --out"
-        alone.enter_context(only_process(self.out / run.CONFIG, busy))
+        alone.enter_context(exclusive_lock(self.out / run.CONFIG, busy))
         if resume:
             self._clean_up()
             records = self.metrics.read()
@@ -295,13 +301,13 @@ class _Training:
             self._initialise()
             if vectors is not None:
                 self._start_from(vectors)
-            self.metrics.cut(0)
+            self.metrics.truncate(0)
 
     def _given_vectors(self) -> np.ndarray:
         """The word vectors to start from, (V, d), each of length 1 or 0."""
         from ncelm.language_model import load_scorer
 
-        path, dim = Path(self.config.start_from), self.config.model.dim
+        path, dim = Path(self.config.init.run), self.config.model.dim
         if self.config.model.architecture == "maximum-entropy":
             raise NcelmError("a maximum-entropy model has no word vectors to start from: leave --start-from out")
         given = load_scorer(path)
@@ -330,9 +336,9 @@ class _Training:
     def _create(self) -> None:
         if (self.out / run.CONFIG).exists():
             raise NcelmError(f"{self.out} exists already: go on with --resume, or choose another --out")
-        with new_folder(self.out) as folder:
+        with atomic_folder(self.out) as folder:
             origin = description.Origin.of(self.store)
-            description.write_description(folder, self.config.model.architecture, origin, config=asdict(self.config))
+            description.write_description(folder, self.config.model.architecture, origin, config=self.config.to_dict())
 
     def _check_same_run(self) -> None:
         """Refuse to resume with another store or other options: the result would be neither run's."""
@@ -344,14 +350,13 @@ class _Training:
         if former["store"].get("fingerprint") != self.store.fingerprint:
             raise NcelmError(f"{self.out} was trained on another token store: resume it with the store it began with")
         # an option that an earlier version did not have was as it is by default
-        was, now = _flat(asdict(TrainConfig())) | _flat(former["config"]), _flat(asdict(self.config))
+        was, now = to_flat(TrainConfig.from_dict(former["config"])), to_flat(self.config)
         if self.workers.size == 1:
-            del now["exchange_words"]  # it is nothing to who is alone
+            del now["sync_interval"]  # it is nothing to who is alone
         for name in now:
-            if was[name] != now[name]:
-                flag = "--" + name.replace("architecture", "model").replace("_", "-")
+            if was.get(name) != now[name]:
                 raise NcelmError(
-                    f"{self.out} was begun with {flag} {was[name]}, not {now[name]}: "
+                    f"{self.out} was begun with `{name}` {was.get(name)}, not {now[name]}: "
                     "resume it with the same options, or choose another --out"
                 )
 
@@ -363,8 +368,8 @@ class _Training:
     def _initialise(self) -> None:
         # the model starts as the unigram model: biases are log frequencies, every word seen at least once
         unigram = Noise.from_counts(self.store.vocabulary.counts).probabilities
-        self.model = self.model_class.initialise(self.config.model, unigram, self.config.seed, self.config.spread)
-        adagrad, start = self.sizes.adagrad, np.float32(self.config.adagrad_start)
+        self.model = self.model_class.initialise(self.config.model, unigram, self.config.seed, self.config.init.std)
+        adagrad, start = self.sizes.adagrad, np.float32(getattr(self.config.optimizer, "initial_accumulator", 0.0))
         self.squares = {
             name: np.full((len(array) * adagrad, *array.shape[1:]), start)
             for name, array in self.model.arrays().items()
@@ -390,7 +395,10 @@ class _Training:
             possible = (
                 missing <= {"weights", "workers"}
                 and type(others) is int
-                and (others != self.workers.size or self.state.is_possible(self.config.epochs, self.steps_per_epoch))
+                and (
+                    others != self.workers.size
+                    or self.state.is_possible(self.config.schedule.epochs, self.steps_per_epoch)
+                )
             )
         except (KeyError, TypeError):
             possible, others = False, 0
@@ -405,7 +413,7 @@ class _Training:
         self.constants = NO_CONSTANTS
         if self.contexts:
             self.constants = records.Constants(arrays["constants"].copy(), arrays["squares.constants"].copy())
-        self.metrics.cut(self.state.metrics_bytes)
+        self.metrics.truncate(self.state.metrics_bytes)
         if self.state.best_epoch and not (self.out / run.MODEL).exists():
             raise NcelmError(f"{self.out / run.MODEL} is gone: restore it from a copy, or train with another --out")
         self.store.vocabulary.save(self.out / run.VOCABULARY)  # whatever has become of it
@@ -417,15 +425,9 @@ class _Training:
             return
         for name, array in self.carried.items():
             found = arrays.get(name, np.zeros(0))
-            if found.shape != array.shape or found.dtype != np.float32 or not array_files.usable(found):
+            if found.shape != array.shape or found.dtype != np.float32 or not array_files.all_bounded(found):
                 raise NcelmError(f"{self.out / run.CHECKPOINT} is damaged in {name}: train again, with another --out")
             array[:] = found
-
-    def _square_parameters(self) -> records.Parameters:
-        context = self.squares["context_vectors"]
-        # a shared table has shared sums of squares; the out-of-sentence word's row is the last
-        target = context[: self.sizes.vocabulary] if self.sizes.shared else self.squares["target_vectors"]
-        return records.Parameters(context, target, self.squares["biases"], self.squares["matrices"])
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
@@ -437,7 +439,7 @@ class _Training:
         return self._last_record()
 
     def _engine(self, team: Team) -> TrainingEngine:
-        if self.config.by_torch:
+        if self.config.backend == "torch":
             from ncelm.torch.engine import TorchEngine
             from ncelm.torch.models import NeuralModel
 
@@ -445,19 +447,18 @@ class _Training:
             config = self.own_config
             return TorchEngine(self.model, self.squares, self.noise, self.own_store, config, self.carried, team)
         assert isinstance(self.model, LogBilinear)
-        return Engine(
+        state = (
+            {"accumulator": {**self.squares, "log_normalizers": self.constants.squares}} if self.sizes.adagrad else {}
+        )
+        return create(
             self.model,
-            self._square_parameters(),
+            state,
             self.noise,
             self.own_store,
-            self.sizes,
-            self.config.method,
-            self.own_config.seed,
-            self.config.penalty,
+            self.own_config,
             team,
-            self.constants,
+            self.constants.values,
             self.context_numbers,
-            self.config.prior,
         )
 
     def _last_record(self) -> dict[str, Any]:
@@ -489,7 +490,7 @@ class _Training:
                 n = min(n, between - state.step % between)
             began = time.perf_counter()
             rates = self._rates(state.epoch * steps + state.step + np.arange(n), steps)
-            losses = engine.run(state.epoch, state.step, rates, rates * self.config.matrix_rate)
+            losses = engine.run(state.epoch, state.step, rates, rates * self.config.matrix_lr_scale)
             state.step += n
             last = state.step == steps
             self.untold.extend(losses.tolist())
@@ -500,11 +501,11 @@ class _Training:
             if last or state.step % between == 0:
                 self.workers.synchronize(full=last)
             state.seconds += time.perf_counter() - began
-            if self.config.estimator == "importance" and isinstance(engine, Engine):
+            if isinstance(self.config.loss, ImportanceSampling) and isinstance(engine, Engine):
                 self._note_weights(engine, losses)
             # of several workers nobody waits for what the others have to say: it is heard when they tell the next
             stop, save = self._hear(told, 0 if last else self.workers.reduce_delay)
-            if self.config.estimator == "importance":
+            if isinstance(self.config.loss, ImportanceSampling):
                 self._look_astray(team, n)
             self._report(None)
             if (stop or save) and not last:  # there is a checkpoint at the end of an epoch anyway
@@ -523,7 +524,7 @@ class _Training:
 
     def _steps_between_exchanges(self) -> int:
         few = min(EXCHANGE_WORDS, self.tokens // FEWEST_EXCHANGES)
-        words = self.config.exchange_words or max(self.tokens // EXCHANGES, few)
+        words = self.config.distributed.sync_interval or max(self.tokens // EXCHANGES, few)
         return max(words // self._step_words, 1)
 
     @property
@@ -551,12 +552,12 @@ class _Training:
     def _rates(self, steps_done: np.ndarray, steps_per_epoch: int) -> np.ndarray:
         """The learning rate of each update."""
         rates = np.full(len(steps_done), float(self.state.rate))
-        if self.config.schedule == "linear":
-            rates *= 1.0 - steps_done / (steps_per_epoch * self.config.epochs)
-        if self.config.optimizer == "adagrad":
+        if isinstance(self.config.schedule, Linear):
+            rates *= 1.0 - steps_done / (steps_per_epoch * self.config.schedule.epochs)
+        if not isinstance(self.config.optimizer, Sgd):
             # Adagrad's first steps are as long as its rate, in every coordinate at once, whatever the gradient:
             # taken in full they throw a small model off.
-            rates *= np.minimum((steps_done + 1) / self.config.warm_up, 1.0)
+            rates *= np.minimum((steps_done + 1) / self.config.optimizer.warmup_steps, 1.0)
         return rates
 
     def _end_epoch(self, team: Team) -> None:
@@ -576,7 +577,7 @@ class _Training:
         if state.weights:
             record |= _weights_record(state.weights)
             state.weights = []
-        if not all(array_files.usable(array) for array in self.model.arrays().values()):
+        if not all(array_files.all_bounded(array) for array in self.model.arrays().values()):
             self._diverged("some parameters are enormous or not a number any more")
         best = True
         if self.workers.size > 1:
@@ -599,12 +600,12 @@ class _Training:
             array_files.write_arrays(
                 self.out / run.MODEL, self.model.arrays(), {"kind": self.config.model.architecture}
             )
-        out_of_patience = config.schedule == "halve" and state.without_improvement >= config.patience
-        state.finished = out_of_patience or state.epoch == config.epochs
+        out_of_patience = isinstance(config.schedule, Halve) and state.without_improvement >= config.schedule.patience
+        state.finished = out_of_patience or state.epoch == config.schedule.epochs
         record["finished"] = state.finished
         self.last_record = record
         if self.workers.rank == 0:
-            self.metrics.add(record)
+            self.metrics.append(record)
         state.metrics_bytes = self.metrics.size
         self._checkpoint()
         self._report(record)
@@ -624,9 +625,9 @@ class _Training:
         # a model that overfits may well be worse than if all words were alike, but not absurdly so
         if not perplexity < 100.0 * self.sizes.vocabulary:  # not so for NaN either
             self._diverged(f"validation perplexity is {perplexity:.6g}")
-        enough = 1.0 - config.min_improvement
+        enough = 1.0 - (config.schedule.min_improvement if isinstance(config.schedule, Halve) else 0.0)
         stuck = state.last_perplexity is not None and perplexity > state.last_perplexity * enough
-        if stuck and config.schedule == "halve":  # the paper's rule, section 4
+        if stuck and isinstance(config.schedule, Halve):  # the paper's rule, section 4
             state.rate /= 2.0
         improved = state.best_perplexity is None or perplexity < state.best_perplexity * enough
         state.without_improvement = 0 if improved else state.without_improvement + 1
@@ -704,7 +705,7 @@ class _Training:
                 for step, weights in self.last_weights
             ]
         if self.workers.rank == 0:
-            self.metrics.add(record)
+            self.metrics.append(record)
         raise DivergedError(self._divergence(record))
 
     def _divergence(self, record: dict[str, Any]) -> str:
@@ -740,7 +741,7 @@ class _Training:
         self.progress(
             Progress(
                 epoch=record["epoch"] if record else state.epoch + 1,
-                epochs=self.config.epochs,
+                epochs=self.config.schedule.epochs,
                 words=words,
                 words_per_epoch=self.tokens,
                 loss=record["loss"] if record else state.loss_sum / words,
@@ -765,12 +766,21 @@ def _weights_record(lines: list[list[float]]) -> dict[str, Any]:
     }
 
 
-def _flat(config: dict[str, Any]) -> dict[str, Any]:
-    """Options by their own names, wherever they are nested."""
-    flat: dict[str, Any] = {}
-    for name, value in config.items():
-        flat |= _flat(value) if isinstance(value, dict) else {name: value}
-    return flat
+def _model_class(config: TrainConfig) -> Any:
+    """The class that makes such a model and gives the shapes of its parameters."""
+    if config.backend == "compiled":
+        return LogBilinear
+    from ncelm.torch.models import ARCHITECTURES
+
+    return ARCHITECTURES[config.model.architecture]
+
+
+def _memory_bytes(config: TrainConfig, vocabulary_size: int, tokens: int) -> int:
+    if config.backend == "compiled":
+        return memory_bytes(config, vocabulary_size, tokens)
+    from ncelm.torch import engine
+
+    return engine.memory_bytes(config, vocabulary_size)
 
 
 @contextmanager
