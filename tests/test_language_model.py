@@ -131,9 +131,9 @@ def test_distributions_sum_to_one(case):
 
 
 @pytest.mark.parametrize("matrices", ["full", "diagonal"])
-@pytest.mark.parametrize("shared_tables", [False, True])
-def test_two_sided_and_shared_models(tmp_path, matrices, shared_tables):
-    lm, store = trained(tmp_path, context=2, context_after=2, matrices=matrices, shared_tables=shared_tables)
+@pytest.mark.parametrize("tied_embeddings", [False, True])
+def test_two_sided_and_shared_models(tmp_path, matrices, tied_embeddings):
+    lm, store = trained(tmp_path, context=2, context_after=2, matrices=matrices, tied_embeddings=tied_embeddings)
     assert lm.two_sided
     words = ["the", "cat", "sat"]
     np.testing.assert_allclose([s.log_probability for s in lm.full_scores(words)], by_hand(lm, words), atol=2e-5)
@@ -289,7 +289,7 @@ def test_a_vocabulary_of_another_model_is_refused(broken):
 
 def test_a_config_that_does_not_fit_the_model_is_refused(broken):
     content = json.loads((broken / run.CONFIG).read_text())
-    content["config"]["model"]["shared_tables"] = True
+    content["config"]["model"]["tied_embeddings"] = True
     (broken / run.CONFIG).write_text(json.dumps(content))
     with pytest.raises(NcelmError, match="target_vectors too"):
         load(broken)

@@ -22,7 +22,7 @@ from ncelm.kernels import exchange as exchange_kernels  # noqa: E402
 from ncelm.text.prepare import prepare  # noqa: E402
 from ncelm.training.loop import train  # noqa: E402
 
-OPTIONS = {"context": 2, "dim": 8, "noise_samples": 10, "batch_size": 40, "learning_rate": 0.2, "exchange_words": 160}
+OPTIONS = {"context": 2, "dim": 8, "noise_samples": 10, "batch_size": 40, "learning_rate": 0.2, "sync_interval": 160}
 WORDS = [f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items()]
 
 
@@ -124,11 +124,11 @@ def test_workers_that_do_not_fit_together_are_refused(store, tmp_path, what):
     assert not (tmp_path / "run").exists()
 
 
-def test_learned_constants_are_for_one_process(store, tmp_path):
-    command = ["train", store.path, "--out", tmp_path / "run", "--constants", "learned", "--threads", "1"]
+def test_learned_log_normalizers_are_for_one_process(store, tmp_path):
+    command = ["train", store.path, "--out", tmp_path / "run", "--log-normalizers", "learned", "--threads", "1"]
     code, _, err = finished(torchrun(command))
     assert code != 0
-    assert "ncelm: --constants learned goes with one process" in err
+    assert "ncelm: --log-normalizers learned goes with one process" in err
 
 
 def table(values, squares):

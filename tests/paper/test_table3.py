@@ -24,7 +24,7 @@ EXTENSIONS = [Row("pmi", "PMI", 0, 0, None, None, None), Row("ensemble", "ensemb
 @pytest.fixture
 def data(tmp_path, monkeypatch):
     def tiny(context, dim, after):
-        config = TrainConfig(epochs=2, batch_size=50, shared_noise=True, noise_samples=20)
+        config = TrainConfig().with_changes(epochs=2, batch_size=50, shared_noise=True, noise_samples=20)
         return config.with_changes(context=context, context_after=after, dim=dim, matrices="diagonal")
 
     def quick(path, **options):  # no English model of sentences is needed

@@ -13,16 +13,18 @@ from ncelm.paper.rows import Row, table1, table2
 from ncelm.text.store import TokenStore
 from ncelm.training.config import TrainConfig
 
-TINY = TrainConfig(optimizer="sgd", learning_rate=0.01, epochs=2, batch_size=50, noise_samples=3).with_changes(dim=4)
+TINY = TrainConfig().with_changes(
+    optimizer="sgd", learning_rate=0.01, epochs=2, batch_size=50, noise_samples=3, dim=4
+)
 ROWS = [
-    Row("ml", "ML", TINY.with_changes(estimator="ml"), 163.5, test_each_epoch=True),
+    Row("ml", "ML", TINY.with_changes(loss="ml"), 163.5, test_each_epoch=True),
     Row("nce-unigram-25", "NCE, k = 3", TINY, 163.1),
     Row("uniform", "uniform", TINY.with_changes(noise="uniform"), 195.1),
-    Row("learned", "learned", TINY.with_changes(constants="learned"), part="log_normalizers"),
+    Row("learned", "learned", TINY.with_changes(log_normalizers="learned"), part="log_normalizers"),
     Row(
         "importance",
         "IS",
-        TINY.with_changes(estimator="importance", learning_rate=1e5, batch_size=20),
+        TINY.with_changes(loss="importance", learning_rate=1e5, batch_size=20),
         part="importance",
     ),
     Row("dropout", "dropout", TINY.with_changes(dropout=0.1), part="beyond"),
@@ -147,8 +149,8 @@ def test_time_to_a_perplexity_is_read_off_the_curve():
 def test_the_tables_have_the_papers_rows():
     one, two = table1(), table2()
     assert [row.paper for row in one if row.part == "paper"] == [163.5, 192.5, 172.6, 163.1, 159.1]
-    uniform = [row for row in two if row.config.noise == "uniform"]
-    assert [(row.config.noise_samples, row.paper) for row in uniform] == [
+    uniform = [row for row in two if row.config.noise.name == "uniform"]
+    assert [(row.config.loss.samples, row.paper) for row in uniform] == [
         (1, 291.0), (5, 233.7), (25, 195.1), (100, 173.2)
     ]  # fmt: skip
     for row in one + two:
