@@ -1,56 +1,80 @@
-"""The command line: parse the words, run the verb, and answer whatever goes wrong in one line."""
+"""The command line: parse, run the command, and turn every problem into one line and an exit code."""
 
 import _thread
 import io
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, suppress
-from typing import Annotated, Any
-
-import tyro
-from tyro.conf import subcommand
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Any
 
 from ncelm import __version__
-from ncelm.cli.verbs import Evaluate, Export, Neighbors, Prepare, Score, Train
-from ncelm.cli.verbs_paper import Complete, Demo, Reproduce
-from ncelm.cli.verbs_rivals import Blend, Lsa, Mix, Ngram, Pmi
 from ncelm.errors import NcelmError
-from ncelm.training.recipes import recipe
 
-_DESCRIPTION = "Neural language models that train in minutes on an ordinary CPU, by noise-contrastive estimation."
+# The module of a command is imported only when it runs
+COMMANDS = {
+    "train models": {
+        "prepare": "turn text into a token store",
+        "train": "train a neural language model on a token store",
+        "ngram": "train n-gram models; read and write ARPA files",
+        "lsa": "train word vectors by latent semantic analysis",
+        "pmi": "make a co-occurrence index for sentence completion",
+        "mix": "interpolate language models linearly",
+        "blend": "combine models of any kind for sentence completion",
+    },
+    "use models": {
+        "evaluate": "measure the perplexity of a text",
+        "score": "print log-probabilities of sentences",
+        "complete": "fill the gap in sentences",
+        "neighbors": "show the words with the nearest vectors",
+        "export": "write word vectors for other tools",
+    },
+    "experiments and installation": {
+        "reproduce": "train the rows of a table of the paper and compare",
+        "demo": "train and compare two models on a small text",
+        "compile": "compile the kernels ahead of time",
+    },
+}
+NAMES = [name for group in COMMANDS.values() for name in group]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command line: 0 if all went well, 2 for a user's mistake, 130 for Ctrl-C."""
+    """Run the command line. Returns 0, 2 for an error that the user can correct, or 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
     _prepare_output()
-    if not arguments:
-        arguments = ["--help"]
-    if arguments in (["--version"], ["-V"]):
-        print(f"ncelm {__version__}")
-        return 0
-    with _ctrl_c_is_heard() as interrupted:
+    with _interrupts_kept() as interrupted:
         try:
-            return _answer(arguments)
+            return _run(arguments)
         except Exception:
-            if interrupted.is_set():  # the compiler was torn apart
+            if interrupted.is_set():  # the compiler failed because it was interrupted
                 return _stopped()
             raise
 
 
-def _answer(arguments: list[str]) -> int:
-    """Run a command; whatever goes wrong is one line."""
+def _run(words: Sequence[str]) -> int:
+    """Run a command; an error is printed as one line."""
+    parser: Any = None
     try:
-        command = _parse(arguments)
-        command.run()
+        if not words or words[0] in ("-h", "--help"):
+            print(_help())
+        elif words[0] in ("-V", "--version"):
+            print(f"ncelm {__version__}")
+        else:
+            from ncelm.cli.parser import Parser
+
+            command = _module_of(words[0])
+            parser = Parser(prog=f"ncelm {words[0]}", words=words[1:])
+            command.add_arguments(parser)
+            parser.add_help_option()
+            command.run(parser.parse(words[1:]))
         sys.stdout.flush()
     except NcelmError as error:
-        return _fail(str(error))
+        return _fail(parser.with_flags(str(error)) if parser else str(error))
     except KeyboardInterrupt as stop:
         return _stopped(str(stop))
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has finished
         _drop_output()
         return 0
     except MemoryError as error:
@@ -63,14 +87,46 @@ def _answer(arguments: list[str]) -> int:
     return 0
 
 
-def _stopped(why: str = "") -> int:
-    print(f"ncelm: {why or 'stopped by Ctrl-C'}", file=sys.stderr)
+def _module_of(name: str) -> Any:
+    """The module of a command."""
+    if name not in NAMES:
+        from ncelm.cli.parser import nearest
+
+        what = "option" if name.startswith("-") else "command"
+        raise NcelmError(f"there is no {what} {name}{nearest(name, NAMES)}: see `ncelm --help`")
+    return import_module(f"ncelm.cli.{name}")
+
+
+def _help() -> str:
+    """The text of `ncelm --help`: all commands, on one screen."""
+    lines = [
+        "Neural language models that train in minutes on a CPU.",
+        "usage: ncelm COMMAND [options]   `ncelm COMMAND --help` describes the command",
+    ]
+    for group, commands in COMMANDS.items():
+        lines += ["", f"{group}:", *(f"  {name:11}{summary}" for name, summary in commands.items())]
+    return "\n".join(lines)
+
+
+def _stopped(message: str = "") -> int:
+    warn_line(message or "stopped by Ctrl-C")
     return 130
 
 
+def _fail(message: str) -> int:
+    warn_line(" ".join(message.split()))
+    return 2
+
+
+def warn_line(message: str) -> None:
+    """Print one line to standard error, if it can be written."""
+    with suppress(OSError):
+        print(f"ncelm: {message}", file=sys.stderr, flush=True)
+
+
 @contextmanager
-def _ctrl_c_is_heard() -> Iterator[threading.Event]:
-    """Let no Ctrl-C be lost that arrives while compiled code calls back, as LLVM does: say it again a little later."""
+def _interrupts_kept() -> Iterator[threading.Event]:
+    """Repeat a Ctrl-C that was lost because it arrived in a callback of compiled code, such as LLVM's."""
     interrupted, former = threading.Event(), sys.unraisablehook
 
     def hook(lost: Any) -> None:
@@ -90,7 +146,7 @@ def _ctrl_c_is_heard() -> Iterator[threading.Event]:
 
 
 def _prepare_output() -> None:
-    """Nothing that is printed may end in a traceback: not for want of a stream, nor of a letter in its encoding."""
+    """Make printing safe: replace closed streams, and escape characters that an encoding lacks."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -100,63 +156,6 @@ def _prepare_output() -> None:
 
 
 def _drop_output() -> None:
-    """What is left in the buffer cannot be written: let Python not try again when it ends."""
-    with suppress(OSError, ValueError):  # a stream that is no file
+    """Discard what is left in the buffer of standard output, so that Python does not write it when it exits."""
+    with suppress(OSError, ValueError):  # a stream without a file descriptor
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _parse(arguments: list[str]) -> Any:
-    """The command to run."""
-    # a recipe named on the command line decides the defaults of `train`, and so the text of its help
-    name = _recipe_named(arguments) if arguments[0] == "train" else "default"
-    train_default = Train(tyro.MISSING, tyro.MISSING, recipe=name, config=recipe(name))
-    command: Any = (
-        Annotated[Prepare, subcommand("prepare")]
-        | Annotated[Train, subcommand("train", default=train_default)]
-        | Annotated[Evaluate, subcommand("evaluate")]
-        | Annotated[Score, subcommand("score")]
-        | Annotated[Complete, subcommand("complete")]
-        | Annotated[Ngram, subcommand("ngram")]
-        | Annotated[Lsa, subcommand("lsa")]
-        | Annotated[Pmi, subcommand("pmi")]
-        | Annotated[Mix, subcommand("mix")]
-        | Annotated[Blend, subcommand("blend")]
-        | Annotated[Neighbors, subcommand("neighbors")]
-        | Annotated[Export, subcommand("export")]
-        | Annotated[Demo, subcommand("demo")]
-        | Annotated[Reproduce, subcommand("reproduce")]
-    )
-    said = io.StringIO()
-    try:
-        with redirect_stderr(said):
-            return tyro.cli(
-                command, prog="ncelm", args=arguments, description=_DESCRIPTION, config=(tyro.conf.FlagCreatePairsOff,)
-            )
-    except SystemExit as stop:
-        if stop.code:
-            raise NcelmError(_one_line(said.getvalue())) from None
-        raise
-
-
-def _one_line(box: str) -> str:
-    """What a box of the parser says, without its frame: a line is enough."""
-    lines = [line.strip("│╭╮╰╯─┌┐└┘ ") for line in box.splitlines()]
-    # behind the first rule are suggestions, which may be many
-    first = next((i for i, line in enumerate(box.splitlines()) if line.startswith("│ ──")), len(lines))
-    said = " ".join(line for line in lines[1:first] if line)
-    return f"{said or ' '.join(line for line in lines if line)}: see `ncelm --help`, or --help of the verb"
-
-
-def _recipe_named(arguments: list[str]) -> str:
-    name = "default"
-    for this, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        if this == "--recipe":
-            name = following
-        elif this.startswith("--recipe="):
-            name = this.removeprefix("--recipe=")
-    return name
-
-
-def _fail(message: str) -> int:
-    print("ncelm: " + " ".join(message.split()), file=sys.stderr)
-    return 2

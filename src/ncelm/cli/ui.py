@@ -1,70 +1,182 @@
-"""What all verbs of the command line share: options with the same meaning, progress bars, JSON."""
+"""What the commands share: arguments with the same meaning, progress bars, JSON, warnings."""
 
+import argparse
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-from tyro.conf import Positional, arg
-
-from ncelm.distributed.collective import rank
+from ncelm.cli.parser import whole_number
 from ncelm.errors import NcelmError
-from ncelm.io.metrics import Metrics
-from ncelm.io.run import METRICS
-from ncelm.training.loop import Progress
 
-Shard = Annotated[
-    str | None,
-    arg(metavar="I/N", help="Only the I-th of N parts, for schedulers: what the parts say, one after another, is all."),
-]
-Json = Annotated[bool, arg(help="Answer in JSON, for programs.")]
-Threads = Annotated[
-    int | None,
-    arg(help="Threads to use; all cores by default. The result is the same to the bit (but for models of PyTorch)."),
-]
-Run = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `train`, `ngram …` or `mix` has made.")]
-VectorRun = Annotated[Path, Positional, arg(metavar="RUN", help="A folder that `train` or `lsa train` has made.")]
-Store = Annotated[Path, Positional, arg(metavar="STORE", help="A folder that `ncelm prepare` has made.")]
-NewRun = Annotated[Path, arg(help="The run: a folder that does not exist yet.")]
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+    from ncelm.training.loop import Progress
+
+LOG_SECONDS = 30.0  # between two lines of progress in a log
+
+
+# -- arguments -------------------------------------------------------------------------------------------------------
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add --json, which every command has."""
+    parser.add_argument("--json", action="store_true", help="Print the result as JSON.")
+
+
+def add_threads(parser: argparse.ArgumentParser) -> None:
+    """Add --threads."""
+    parser.add_argument(
+        "--threads",
+        type=whole_number,
+        metavar="N",
+        help="Number of threads [default: one per core]. The result does not depend on it, except for PyTorch models.",
+    )
+
+
+def add_run(parser: argparse.ArgumentParser, made_by: str = "train, ngram or mix") -> None:
+    """Add RUN, the directory of a model."""
+    parser.add_argument("run", type=Path, metavar="RUN", help=f"The directory of a model, made by {made_by}.")
+
+
+def add_runs(parser: argparse.ArgumentParser) -> None:
+    """Add RUN RUN..., the models that a command combines."""
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="RUN", help="Two or more runs, trained on the same token store."
+    )
+
+
+def add_action(parser: argparse.ArgumentParser) -> None:
+    """Add the word `train`, for commands that may get others."""
+    parser.add_argument("action", choices=("train",), metavar="train", help="The only action so far.")
+
+
+def add_table(parser: argparse.ArgumentParser) -> None:
+    """Add --table, which of two sets of word vectors is used."""
+    parser.add_argument(
+        "--table",
+        choices=("context", "target"),
+        default="context",
+        help="The vectors of words as context (r_w) or as predicted words (q_w).",
+    )
+
+
+def add_store(parser: argparse.ArgumentParser) -> None:
+    """Add STORE, the directory of a token store."""
+    parser.add_argument("store", type=Path, metavar="STORE", help="A token store, made by `ncelm prepare`.")
+
+
+def add_store_option(parser: argparse.ArgumentParser) -> None:
+    """Add --store, for commands that use the store of a run by default."""
+    parser.add_argument(
+        "--store", type=Path, metavar="STORE", help="The token store [default: the one the model was trained on]."
+    )
+
+
+def add_out(parser: argparse.ArgumentParser, what: str = "RUN", more: str = "") -> None:
+    """Add --out, the directory that a command makes."""
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar=what,
+        required=True,
+        help=f"The directory to make. It must not exist{more}.",
+    )
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """ "2/8": the second of eight parts."""
+    """The two numbers of a shard: (2, 8) for "2/8"."""
     number, slash, shards = text.partition("/")
     if not (slash and number.isdecimal() and shards.isdecimal() and 1 <= int(number) <= int(shards) <= 1_000_000):
-        raise NcelmError(f"--shard is {text!r}: give a part and how many there are, such as 2/8; the first is 1/8")
+        raise NcelmError(f"--shard is {text!r}: give a shard and the number of shards, such as 2/8; the first is 1/8")
     return int(number), int(shards)
 
 
-def print_json(answer: dict[str, Any]) -> None:
-    """Answer a program."""
-    print(json.dumps(answer, allow_nan=False))
+# -- output ----------------------------------------------------------------------------------------------------------
+
+
+def print_json(result: dict[str, Any]) -> None:
+    """Print a result as one line of JSON."""
+    print(json.dumps(result, allow_nan=False))
 
 
 def warn(message: str) -> None:
-    """Something a person should know, that does not spoil the answer."""
+    """Print one line to standard error."""
     print(f"ncelm: {message}", file=sys.stderr)
 
 
 def count(number: int, thing: str) -> str:
-    """1 thing, 2 things."""
+    """A number with its noun: 1 thing, 2 things."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    """The records of a run's metrics."""
+    from ncelm.io.metrics import Metrics
+    from ncelm.io.run import METRICS
+
+    return Metrics(run / METRICS).read()
+
+
+def announce_compilation() -> None:
+    """Print one line when the first kernel of this process is compiled: it may take half a minute."""
+    # TODO: remove the guard when the hook exists
+    try:
+        from ncelm.kernels.compile import on_compile
+    except ImportError:
+        return
+    announced = False
+
+    def announce(*_: object) -> None:
+        nonlocal announced
+        if not announced:
+            announced = True
+            warn("compiling … (once per machine)")
+
+    on_compile(announce)
+
+
+# -- progress --------------------------------------------------------------------------------------------------------
+
+
 def on_terminal() -> bool:
-    """Is anybody watching? (Of several workers, the first.)"""
+    """Whether standard error is a terminal (for the first of several processes only)."""
+    from ncelm.distributed.collective import rank
+
     return sys.stderr.isatty() and rank() == 0
 
 
+class _Log:
+    """A stream for tqdm where standard error is not a terminal: it prints a line every `LOG_SECONDS`."""
+
+    def __init__(self) -> None:
+        self.printed = time.monotonic()
+
+    def write(self, text: str) -> None:
+        line = text.strip()
+        if line and time.monotonic() - self.printed >= LOG_SECONDS:
+            self.printed = time.monotonic()
+            print(line, file=sys.stderr, flush=True)
+
+    def flush(self) -> None:
+        """Every line is flushed when it is printed."""
+
+
 def progress_bar(**options: Any) -> "tqdm[Any]":
-    """A progress bar with rate and time left; nothing at all if nobody is watching."""
-    return tqdm(disable=not on_terminal(), dynamic_ncols=True, **options)
+    """A progress bar with rate and remaining time on a terminal; in a log, a line every `LOG_SECONDS`."""
+    from tqdm import tqdm
+
+    from ncelm.distributed.collective import rank
+
+    options |= {"dynamic_ncols": True} if on_terminal() else {"file": _Log(), "ncols": 0, "mininterval": 1.0}
+    return tqdm(disable=rank() > 0, **options)
 
 
 def show(bar: "tqdm[Any]") -> Callable[[int, int | None], None]:
-    """How a bar hears of progress."""
+    """A callback that moves a bar to `done` of `total`."""
 
     def progress(done: int, total: int | None) -> None:
         bar.total = total
@@ -73,17 +185,12 @@ def show(bar: "tqdm[Any]") -> Callable[[int, int | None], None]:
     return progress
 
 
-def show_training(bar: "tqdm[Any]", at: Progress, where: str = "") -> None:
-    """How a bar hears of training."""
+def show_training(bar: "tqdm[Any]", at: "Progress", prefix: str = "") -> None:
+    """Move a bar to the position of a training run; show the loss and the last validation perplexity."""
     bar.total = at.epochs * at.words_per_epoch
     bar.update((at.epoch - 1) * at.words_per_epoch + at.words - bar.n)
-    bar.set_description(f"{where}epoch {at.epoch}/{at.epochs} loss {at.loss:.3f}", refresh=False)
+    bar.set_description(f"{prefix}epoch {at.epoch}/{at.epochs} loss {at.loss:.3f}", refresh=False)
     if at.metrics and "valid_perplexity" in at.metrics:
         bar.set_postfix_str(
             f"perplexity {at.metrics['valid_perplexity']:.1f}, log Z {at.metrics['valid_log_z_mean']:+.2f}"
         )
-
-
-def metrics(run_folder: Path) -> list[dict[str, Any]]:
-    """The lines of a run's metrics."""
-    return Metrics(run_folder / METRICS).read()

@@ -1,0 +1,46 @@
+"""`ncelm compile`: compile the kernels ahead of time."""
+
+import argparse
+import time
+
+from ncelm.cli.ui import add_json, count, print_json
+from ncelm.errors import NcelmError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command."""
+    parser.usage = "ncelm compile [options]"
+    parser.description = """\
+Compile the kernels into the cache, so that later commands start without
+compiling, for example when a container image is built. The cache is valid for
+one version of ncelm and one kind of processor."""
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="Compile the kernels of all recipes [default: those of the default recipe and of scoring].",
+    )
+    add_json(parser)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Compile and print what was compiled, the time it took, and the directory of the cache."""
+    from ncelm.kernels.compile import cache_directory
+    from ncelm.kernels.warm_up import targets
+
+    compiled = []
+    for name, compile_target in targets(arguments.all):
+        began = time.perf_counter()
+        compile_target()
+        compiled.append({"name": name, "seconds": round(time.perf_counter() - began, 3)})
+        if not arguments.json:
+            print(f"{compiled[-1]['seconds']:7.1f} s  {name}", flush=True)
+    directory = cache_directory()
+    if directory is None:
+        raise NcelmError(
+            "the compiled kernels are not kept, because no cache directory is writable: set NUMBA_CACHE_DIR to one"
+        )
+    total = sum(each["seconds"] for each in compiled)
+    if arguments.json:
+        print_json({"cache": str(directory), "compiled": compiled, "seconds": round(total, 3)})
+    else:
+        print(f"{directory}: {count(len(compiled), 'kernel')}, {total:.1f} s")
