@@ -1,0 +1,19 @@
+"""Configuration of pytest for the whole project: doctests in src/, and tests that must run alone."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent
+ALONE = (ROOT / "tests" / "distributed",)  # every test there starts several processes
+
+# Doctests import the modules they are in. Without the extra `torch`, those of ncelm.torch cannot be imported.
+collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["src/ncelm/torch/*"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests below the folders ALONE as `serial`."""
+    for item in items:
+        if any(item.path.is_relative_to(folder) for folder in ALONE):
+            item.add_marker("serial")
