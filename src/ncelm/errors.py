@@ -1,17 +1,17 @@
-"""What ncelm says when something is wrong that a user can mend."""
+"""The exceptions that ncelm raises for errors a user can fix."""
 
 
 class NcelmError(Exception):
-    """A mistake or a broken input that the user can do something about.
+    """An invalid argument or input.
 
-    The message is one line: what is wrong, where, and what to do. The command line prints it and exits
-    with code 2; in Python it is raised. Any other exception that reaches a user is a bug in ncelm.
+    The message is one line that states the problem and the remedy. The command line prints it and exits with code 2.
+    Any other exception that reaches a user is a bug in ncelm.
     """
 
 
 class DivergedError(NcelmError):
-    """Training went astray. What happened is in the metrics; the best model before that, if any, is kept."""
+    """Training diverged. The metrics describe how; the best earlier model, if there is one, is kept."""
 
 
 class MissingExtraError(NcelmError, ImportError):
-    """A package that only some of ncelm needs is not installed."""
+    """An optional dependency is not installed."""

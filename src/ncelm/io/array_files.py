@@ -1,4 +1,8 @@
-"""Array files: named arrays and a JSON header in one safetensors file, validated when read."""
+"""Array files: named arrays and a JSON header in one safetensors file, validated when read.
+
+`write_arrays` and `read_arrays` hold all arrays in memory. `write_mapped` and `map_arrays` are for arrays that do not fit
+into memory twice. The file format is the same.
+"""
 
 import json
 from collections.abc import Collection
@@ -15,13 +19,18 @@ from ncelm.io.files import atomic_write, read_bytes
 from ncelm.io.run import CONFIG, VOCABULARY
 
 VERSION = 1  # of the file format
-DTYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}  # as safetensors names them
-LONGEST_HEADER = 100_000  # bytes of JSON before the arrays of a file
+DTYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}  # NumPy's names and those of safetensors
+MAX_HEADER_BYTES = 100_000  # of JSON before the arrays
+MAX_PARAMETER = 1e4  # parameters above this overflow in a score: the model has diverged
+ACCUMULATORS = (
+    "squares.",
+    "accumulator.",
+)  # prefixes of optimizer state, which may exceed MAX_PARAMETER
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
-    """Write arrays and a JSON header as one safetensors file, whole or not at all: same content, same bytes."""
-    # one metadata field only: safetensors keeps several in no fixed order
+    """Write arrays and a JSON header as one safetensors file, atomically. Equal content gives equal bytes."""
+    # One metadata field only: safetensors writes several in no fixed order.
     content = save_safetensors(
         {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         {"ncelm": json.dumps({"version": VERSION, **header}, sort_keys=True)},
@@ -33,9 +42,12 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, An
 def read_arrays(
     path: Path, shapes: dict[str, tuple[int, ...]], optional: Collection[str] = ()
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read a file of write_arrays; every array must be float32, have its expected shape and hold only numbers.
+    """Return the arrays and the header of a file written by `write_arrays`.
 
-    What is `optional` may be there too, and is for the caller to look at.
+    Args:
+        path: the file.
+        shapes: the arrays that the file must have. Each must be float32, of this shape, finite and bounded.
+        optional: names of arrays that the file may have in addition; they are not validated.
     """
     content = read_bytes(path)
     damaged = f"{path} is damaged or not an ncelm file"
@@ -56,25 +68,25 @@ def read_arrays(
                 f"{path} does not fit its {CONFIG} and {VOCABULARY}: {name} is {arrays[name].dtype} "
                 f"{arrays[name].shape}, not float32 {shape}; restore them from a copy or train again"
             )
-        sums = name.startswith("squares.")  # of a whole training: they may well be large
-        if not (np.isfinite(arrays[name]).all() if sums else all_bounded(arrays[name])):
+        limit = np.inf if name.startswith(ACCUMULATORS) else MAX_PARAMETER
+        if not all_bounded(arrays[name], limit):
             raise NcelmError(
-                f"{path} has numbers in {name} that are not finite, or enormous: restore it from a copy or train again"
+                f"{path} has values in {name} that are not finite or too large: restore it from a copy or train again"
             )
     if unknown := sorted(set(arrays) - set(shapes) - set(optional)):
-        raise NcelmError(f"{path} does not fit its {CONFIG}: it has {', '.join(unknown)} too; restore it from a copy")
+        raise NcelmError(f"{path} does not fit its {CONFIG}: it also has {', '.join(unknown)}; restore it from a copy")
     return arrays, header
 
 
 def write_mapped(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
-    """The same kind of file as write_arrays, for arrays too large to be held twice."""
+    """Write arrays and a JSON header like `write_arrays`, without a second copy of the arrays in memory."""
     entries: dict[str, Any] = {"__metadata__": {"ncelm": json.dumps({"version": VERSION, **header}, sort_keys=True)}}
     end = 0
     for name, array in arrays.items():
         begin, end = end, end + array.nbytes
         entries[name] = {"dtype": DTYPES[array.dtype.name], "shape": list(array.shape), "data_offsets": [begin, end]}
     head = json.dumps(entries).encode()
-    head += b" " * (-len(head) % 8)  # arrays begin at a multiple of 8
+    head += b" " * (-len(head) % 8)  # aligns the arrays to 8 bytes
     with atomic_write(path) as file:
         file.write(len(head).to_bytes(8, "little") + head)
         for array in arrays.values():
@@ -82,15 +94,20 @@ def write_mapped(path: Path, arrays: dict[str, np.ndarray], header: dict[str, An
 
 
 def map_arrays(path: Path, kinds: dict[str, str]) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Map the arrays of write_mapped into memory, without reading them: vectors of these types, and nothing else."""
-    damaged = NcelmError(f"{path} is damaged or not an ncelm file: restore it from a copy or make it again")
+    """Return the memory-mapped arrays and the header of a file written by `write_mapped`.
+
+    Args:
+        path: the file.
+        kinds: name and dtype of every array, in the order of the file. All are one-dimensional.
+    """
+    damaged = NcelmError(f"{path} is damaged or not an ncelm file: restore it from a copy or create it again")
     try:
         size, file = path.stat().st_size, path.open("rb")
     except OSError as error:
         raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
     with file:
         length = int.from_bytes(file.read(8), "little")
-        if not 2 <= length <= min(size - 8, LONGEST_HEADER):
+        if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
             raise damaged
         try:
             entries = json.loads(file.read(length))
@@ -115,12 +132,12 @@ def map_arrays(path: Path, kinds: dict[str, str]) -> tuple[dict[str, np.ndarray]
     return arrays, header
 
 
-def all_bounded(array: np.ndarray) -> bool:
-    """Are these parameters of a model that has not diverged? (Larger ones overflow in a score.)"""
-    return bool(np.all(np.abs(array) < 1e4))  # not so for NaN
+def all_bounded(array: np.ndarray, limit: float = MAX_PARAMETER) -> bool:
+    """Return whether all values are finite and below `limit` in magnitude."""
+    return bool(np.all(np.abs(array) < limit))  # False for NaN
 
 
 def _metadata(content: bytes) -> dict[str, str]:
-    """The metadata of a safetensors file that the safetensors library has already accepted."""
+    """Return the metadata of a safetensors file that the safetensors library has already accepted."""
     length = int.from_bytes(content[:8], "little")
     return json.loads(content[8 : 8 + length])["__metadata__"]

@@ -1,30 +1,29 @@
-"""Files and folders that are written whole or not at all, and JSON that is read with suspicion."""
+"""Atomic files and folders, locks, and validated JSON files."""
 
 import errno
-import fcntl
 import glob
 import json
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 from ncelm.errors import NcelmError
 
-_PARTIAL = re.compile(r"^\.(.+)\.\d+\.partial$")
+_PARTIAL = re.compile(r"^\.(.+)\.\d+\.partial$")  # temporary names: .NAME.PID.partial
 
 
 @contextmanager
 def write_errors(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals while writing `path` into one clear line."""
-    path = Path(*(_PARTIAL.sub(r"\1", part) for part in path.parts))  # the name it was to have
+    """Turn an `OSError` raised while writing `path` into an `NcelmError` of one line."""
+    path = Path(*(_PARTIAL.sub(r"\1", part) for part in path.parts))  # name the final path, not the temporary one
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
             raise NcelmError(
                 f"no space left on the disk while writing {path}: nothing was changed there; "
                 "free some space and run the same command again"
@@ -35,9 +34,9 @@ def write_errors(path: Path) -> Iterator[None]:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
-    """Open `path` for writing so that it appears complete or keeps its former content.
+    """Open `path` for writing. If the block fails, the file keeps its previous content.
 
-    The bytes go to a temporary name beside it, reach the disk, and are then renamed.
+    The bytes are written to a temporary file in the same folder, flushed to disk, and then renamed.
     """
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with write_errors(path):
@@ -53,9 +52,9 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `path` when the block ends well, and vanishes when it does not.
+    """Yield a temporary folder that is renamed to `path` when the block succeeds, and removed when it fails.
 
-    A `path` that exists already is refused before any work is done.
+    Raises an error at once if `path` exists.
     """
     check_not_existing(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -72,52 +71,68 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove what killed processes left when they were making `path`."""
+    """Remove temporary folders of `path` whose process has ended."""
     for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        number = partial.name.removesuffix(".partial").rpartition(".")[2]
-        if not number.isdigit():
-            continue
-        try:
-            if int(number) != os.getpid():
-                os.kill(int(number), 0)  # asks only whether there is such a process
-                continue
-        except (ProcessLookupError, OverflowError):
-            pass
-        except PermissionError:
-            continue  # somebody else's, and alive
-        shutil.rmtree(partial, ignore_errors=True)
+        pid = partial.name.removesuffix(".partial").rpartition(".")[2]
+        if pid.isdigit() and (int(pid) == os.getpid() or not _is_running(int(pid))):
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _is_running(pid: int) -> bool:
+    import psutil
+
+    try:
+        return psutil.pid_exists(pid)
+    except OverflowError:
+        return False
 
 
 def check_not_existing(path: Path) -> None:
-    """Raise if there is something at `path` already: ncelm never overwrites a user's folder."""
+    """Raise an error if `path` exists: ncelm never overwrites a folder."""
     if path.exists() or path.is_symlink():
         raise NcelmError(f"{path} exists already: choose another name or remove it first")
 
 
 @contextmanager
-def exclusive_lock(path: Path, otherwise: str) -> Iterator[None]:
-    """Hold a lock on the file `path`; if another process has it, raise an error that says `otherwise`."""
-    with path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise NcelmError(otherwise) from None
-        except OSError:
-            pass  # a file system without locks
+def exclusive_lock(path: Path, message: str) -> Iterator[None]:
+    """Hold an exclusive lock on the lock file `path`; raise an error with `message` if another process holds it.
+
+    The operating system releases the lock when the process ends, so that the lock file of a killed process does not
+    block the next one. On a file system without locks the block runs unlocked.
+    """
+    from filelock import FileLock, Timeout
+
+    # Without flock, filelock would test for the existence of the file instead, and print a warning.
+    lock = FileLock(path, timeout=0, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout:
+        raise NcelmError(message) from None
+    except OSError:
+        pass
+    try:
         yield
+    finally:
+        # Removed while it is locked: a process that has just opened it notices, and creates another one.
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        lock.release()
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write `content` as indented JSON, whole or not at all."""
+    """Write `content` as indented JSON, atomically."""
     with atomic_write(path) as file:
         file.write((json.dumps(content, indent=2) + "\n").encode())
 
 
 def read_json(path: Path, what: str, kind: str, newest_version: int) -> dict[str, Any]:
-    """Read the JSON description of one of our folders and check that we can understand it.
+    """Return the content of the JSON file that describes a folder written by ncelm.
 
-    `what` names the folder for the user ("token store"); `kind` is the value the field "format" must have;
-    a "version" above `newest_version` was written by a newer ncelm.
+    Args:
+        path: the file.
+        what: the name of the folder in error messages, such as "token store".
+        kind: the required value of the field "format".
+        newest_version: the highest value of the field "version" that the caller can read.
     """
     folder = path.parent
     if not folder.exists():
@@ -125,12 +140,12 @@ def read_json(path: Path, what: str, kind: str, newest_version: int) -> dict[str
     try:
         content = json.loads(read_bytes(path, lambda: f"{folder} is not a {what}: it has no {path.name}"))
     except (ValueError, RecursionError) as error:
-        raise NcelmError(f"{path} is damaged (not JSON): make the {what} anew") from error
+        raise NcelmError(f"{path} is damaged (not JSON): create the {what} again") from error
     if not isinstance(content, dict) or content.get("format") != kind:
-        raise NcelmError(f"{folder} is not a {what}: {path.name} does not say that it is one")
+        raise NcelmError(f"{folder} is not a {what}: the format in {path.name} is not {kind!r}")
     version = content.get("version")
     if not isinstance(version, int) or version < 1:
-        raise NcelmError(f"{path} is damaged (no version): make the {what} anew")
+        raise NcelmError(f"{path} is damaged (no version): create the {what} again")
     if version > newest_version:
         raise NcelmError(
             f"{folder} was written by a newer ncelm ({what} version {version}; this ncelm reads up to "
@@ -140,10 +155,10 @@ def read_json(path: Path, what: str, kind: str, newest_version: int) -> dict[str
 
 
 def read_bytes(path: Path, missing: Callable[[], str] | None = None) -> bytes:
-    """Read a file, turning the operating system's refusals into one clear line."""
+    """Return the content of a file. `missing` returns the error message for a file that does not exist."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise NcelmError(missing() if missing else f"there is no file {path}") from None
     except OSError as error:
-        raise NcelmError(f"cannot read {path}: {os.strerror(error.errno or 0)}") from error
+        raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error

@@ -1,4 +1,4 @@
-"""What this machine has, and where and when a figure was taken."""
+"""Information about the machine: cores, memory, processor, versions."""
 
 import os
 import platform
@@ -12,42 +12,49 @@ from ncelm.errors import NcelmError
 
 
 def available_cores() -> int:
-    """Processor cores that this process may use."""
+    """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def total_memory() -> int | None:
-    """Bytes of memory that this machine has, if it tells."""
+    """Return the size of the main memory in bytes, or None if it is unknown."""
+    import psutil
+
     try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError, AttributeError):
+        return psutil.virtual_memory().total
+    except OSError:  # no /proc
         return None
 
 
 def check_memory(what: str, needed: int, remedy: str) -> None:
-    """Better to say so now than to be killed later."""
-    there = total_memory()
-    if there is not None and needed > there:
+    """Raise an error if `needed` bytes exceed the main memory: the system would kill the process later.
+
+    Args:
+        what: what needs the memory, the subject of the error message.
+        needed: bytes.
+        remedy: the end of the error message.
+    """
+    total = total_memory()
+    if total is not None and needed > total:
         raise NcelmError(
-            f"{what} would take about {needed / 1e9:,.1f} GB of memory and this machine has {there / 1e9:,.1f} GB: "
+            f"{what} would take about {needed / 1e9:,.1f} GB of memory and this machine has {total / 1e9:,.1f} GB: "
             + remedy
         )
 
 
 def environment_info(*packages: str) -> dict[str, Any]:
-    """Where, when and with what: without these a speed means nothing."""
-    libraries = {name: version(name) for name in packages}
+    """Return date, commit, processor, cores and the versions of Python and of `packages`, for reports."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": git_commit(),
         "cpu": cpu_name(),
         "cores": available_cores(),
-        "versions": {"python": platform.python_version(), **libraries},
+        "versions": {"python": platform.python_version(), **{name: version(name) for name in packages}},
     }
 
 
 def cpu_name() -> str:
-    """The processor's own name."""
+    """Return the model name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -57,10 +64,10 @@ def cpu_name() -> str:
 
 
 def git_commit() -> str | None:
-    """The commit this file is in, "-dirty" if files have changed since; None outside a git checkout."""
+    """Return the commit of the source tree, with "-dirty" if files differ from it; None outside a git checkout."""
     command = ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        answer = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
+        result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return answer.stdout.strip()
+    return result.stdout.strip()

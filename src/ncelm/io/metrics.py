@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON record a line."""
+"""The metrics of a run, metrics.jsonl: one JSON object per line."""
 
 import json
 from dataclasses import dataclass
@@ -11,20 +11,20 @@ from ncelm.io.files import atomic_write, read_bytes
 
 @dataclass
 class Metrics:
-    """metrics.jsonl: lines are only ever added, except that a resumed run drops those it will write again."""
+    """A file of records. Records are only appended, except that a resumed run removes those it will write again."""
 
     path: Path
 
     @property
     def size(self) -> int:
-        """Bytes written so far."""
+        """The size of the file in bytes."""
         return self.path.stat().st_size if self.path.exists() else 0
 
     def truncate(self, size: int) -> None:
-        """Forget all but the first `size` bytes."""
+        """Remove all but the first `size` bytes."""
         if self.size < size:
             raise NcelmError(
-                f"{self.path} is gone or was cut short: restore it from a copy, or train with another --out"
+                f"{self.path} is missing or truncated: restore it from a copy, or train with another --out"
             )
         if self.size > size:
             content = read_bytes(self.path)[:size]
@@ -32,13 +32,13 @@ class Metrics:
                 file.write(content)
 
     def append(self, record: dict[str, Any]) -> None:
-        """Append one line."""
+        """Append a record."""
         content = read_bytes(self.path) if self.path.exists() else b""
         with atomic_write(self.path) as file:
             file.write(content + (json.dumps(record, allow_nan=False) + "\n").encode())
 
     def read(self) -> list[dict[str, Any]]:
-        """All records."""
+        """Return all records."""
         if not self.path.exists():
             return []
         try:

@@ -1,12 +1,13 @@
-"""The run directory: what a model leaves behind, read back with suspicion.
+"""The run directory: the files of a model.
 
-    config.json          what kind of model it is, of what text, with which options
-    vocab.txt            words and their training counts
-    model.safetensors    the parameters: of a trained model the best so far; a mixture has none of its own
-    checkpoint.safetensors   `train`: everything needed to go on: parameters, optimiser, place in the corpus
-    metrics.jsonl        one line for each epoch
+    config.json               kind of model, token store, options
+    vocab.txt                 words and their training counts
+    model.safetensors         parameters; the best so far if the model is trained by epochs; absent for a mixture
+    checkpoint.safetensors    `train`: the state to resume from: parameters, optimizer, position in the corpus
+    metrics.jsonl             `train`: one record per epoch
+    train.lock                exists while a process trains the model
 
-Every file is replaced whole. Nothing is ever unpickled.
+All files are written atomically, and validated when they are read. No file is pickled.
 """
 
 from pathlib import Path
@@ -17,24 +18,23 @@ from ncelm.io.files import read_json
 
 VERSION = 1
 Kind = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy", "ngram", "mixture", "lsa", "pmi", "ensemble"]
-CONFIG, VOCABULARY, MODEL, CHECKPOINT, METRICS = (
-    "config.json",
-    "vocab.txt",
-    "model.safetensors",
-    "checkpoint.safetensors",
-    "metrics.jsonl",
-)
+CONFIG = "config.json"
+VOCABULARY = "vocab.txt"
+MODEL = "model.safetensors"
+CHECKPOINT = "checkpoint.safetensors"
+METRICS = "metrics.jsonl"
+LOCK = "train.lock"
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """The description of a run, checked for kind and version."""
+    """Return the content of config.json. The kind of model and the version are valid."""
     content = read_json(run / CONFIG, "run", "ncelm-run", VERSION)
-    kind = content.setdefault("kind", "log-bilinear")  # the first runs did not say
+    kind = content.setdefault("kind", "log-bilinear")  # absent in the first runs
     if kind not in get_args(Kind):
         raise NcelmError(f"{run} holds a model of an unknown kind, {str(kind)[:40]!r}: upgrade ncelm")
     return content
 
 
 def damaged_config(run: Path) -> NcelmError:
-    """What to say of a config.json that makes no sense."""
+    """Return the error for a config.json with invalid content."""
     return NcelmError(f"{run / CONFIG} is damaged: restore it from a copy or train again")
