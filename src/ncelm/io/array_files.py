@@ -1,7 +1,7 @@
 """Array files: named arrays and a JSON header in one safetensors file, validated when read.
 
-`write_arrays` and `read_arrays` hold all arrays in memory. `write_mapped` and `map_arrays` are for arrays that do not fit
-into memory twice. The file format is the same.
+`write_arrays` and `read_arrays` hold all arrays in memory. `write_mapped` and `map_arrays` are for arrays that do not
+fit into memory twice. The file format is the same.
 """
 
 import json

@@ -289,7 +289,7 @@ class _Training:
             self._create()
             self.created = True
         busy = f"another process is training {self.out}: wait for it, or choose another --out"
-        alone.enter_context(exclusive_lock(self.out / run.CONFIG, busy))
+        alone.enter_context(exclusive_lock(self.out / run.LOCK, busy))
         if resume:
             self._clean_up()
             records = self.metrics.read()
