@@ -1,4 +1,4 @@
-"""Noise distributions that live on the device of the model: drawn there, and kept in its state_dict."""
+"""Noise distributions as modules: sampled on the device of the model, and saved in its state_dict."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeAlias
@@ -13,20 +13,24 @@ Weights: TypeAlias = Tensor | np.ndarray | Sequence[float]
 
 
 class Noise(nn.Module):
-    """A distribution over the classes 0..V-1, drawn from in constant time by an alias table.
+    """A distribution over the classes 0..V-1, sampled in constant time with an alias table.
 
-    `weights` are counts or probabilities of the classes, each positive: NCE takes the logarithm of every one of them.
+    Args:
+        weights (Tensor, ndarray, sequence or ncelm.noise.Noise): counts or probabilities of the classes, all positive,
+            because NCE takes their logarithms.
 
-    >>> noise = Noise([6.0, 3.0, 1.0])
-    >>> noise.log_prob(torch.tensor([0, 2])).exp()
-    tensor([0.6000, 0.1000])
-    >>> noise.sample((2, 3)).shape
-    torch.Size([2, 3])
+    Examples::
+
+        >>> noise = Noise([6.0, 3.0, 1.0])
+        >>> noise.log_prob(torch.tensor([0, 2])).exp()
+        tensor([0.6000, 0.1000])
+        >>> noise.sample((2, 3)).shape
+        torch.Size([2, 3])
     """
 
     log_probabilities: Tensor  # log Pn(w), (V,)
-    keep: Tensor  # (V,): column w of the alias table keeps w with this probability …
-    alias: Tensor  # (V,) int64: … and gives this class otherwise
+    keep: Tensor  # (V,): column w of the alias table returns w with this probability …
+    alias: Tensor  # (V,) int64: … and this class otherwise
 
     def __init__(self, weights: Weights | core.Noise, *, device: Any = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
@@ -34,13 +38,13 @@ class Noise(nn.Module):
             weights = weights.detach().to("cpu", torch.float64).numpy()
         known = weights if isinstance(weights, core.Noise) else core.Noise.from_probabilities(np.asarray(weights))
         precise = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
-        kind: dict[str, Any] = {"device": device, "dtype": precise}
-        self.register_buffer("log_probabilities", torch.tensor(known.log_probabilities, **kind))
-        self.register_buffer("keep", torch.tensor(known.threshold / 2.0**32, **kind))
+        factory: dict[str, Any] = {"device": device, "dtype": precise}
+        self.register_buffer("log_probabilities", torch.tensor(known.log_probabilities, **factory))
+        self.register_buffer("keep", torch.tensor(known.threshold / 2.0**32, **factory))
         self.register_buffer("alias", torch.tensor(known.alias, dtype=torch.int64, device=device))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """To another device or precision, but never to half precision, which is off by a hundredth of log Pn."""
+        """Move to another device or dtype, except to half precision, whose error of log Pn is about 1 %."""
         before = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)
         for name, buffer in before.items():
@@ -51,35 +55,37 @@ class Noise(nn.Module):
 
     @property
     def num_classes(self) -> int:
-        """V."""
+        """Number of classes, V."""
         return len(self.log_probabilities)
 
     def log_prob(self, words: Tensor, before: Tensor | None = None) -> Tensor:
-        """log Pn of these classes; what stood `before` makes no difference."""
+        """Return log Pn of classes; `before` is ignored."""
         return self.log_probabilities[words]
 
     def sample(
         self, shape: tuple[int, ...], before: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draw so many classes, with replacement, on the device of the buffers; `before` makes no difference."""
-        where = self.alias.device
-        column = torch.randint(self.num_classes, shape, device=where, generator=generator)
-        toss = torch.rand(shape, device=where, dtype=self.keep.dtype, generator=generator)
-        return torch.where(toss < self.keep[column], column, self.alias[column])
+        """Return classes drawn with replacement, on the device of the buffers; `before` is ignored."""
+        device = self.alias.device
+        column = torch.randint(self.num_classes, shape, device=device, generator=generator)
+        uniform = torch.rand(shape, device=device, dtype=self.keep.dtype, generator=generator)
+        return torch.where(uniform < self.keep[column], column, self.alias[column])
 
     def extra_repr(self) -> str:
-        """For people."""
+        """Return the arguments shown by `repr`."""
         return f"num_classes={self.num_classes}"
 
 
 class BigramNoise(Noise):
-    """Pn(w|v) = (n(v, w) + α Pu(w)) / (n(v) + α): what followed the word before, v, smoothed with the unigram Pu.
+    """Bigram noise: Pn(w|v) = (n(v, w) + α Pu(w)) / (n(v) + α), with the previous word v and the unigram Pu.
 
-    `log_prob` and `sample` need to know the words `before`, which must have the shape of what they ask for, or one that
-    can be broadcast to it.
+    `log_prob` and `sample` need the previous words `before`, broadcastable to the shape of their result.
+
+    Args:
+        known (ncelm.noise.BigramNoise): the distribution, with its counts.
     """
 
-    pairs: Tensor  # (N,) int64, sorted: v V + w of each two neighbours in the training text
+    pairs: Tensor  # (N,) int64, sorted: v V + w of each bigram of the training text
     smoothing: Tensor  # α, ()
 
     def __init__(self, known: core.BigramNoise, *, device: Any = None, dtype: torch.dtype | None = None) -> None:
@@ -89,38 +95,38 @@ class BigramNoise(Noise):
         pairs = torch.from_numpy(before * self.num_classes + known.followers)
         self.register_buffer("pairs", pairs.to(device))
 
-    def _seen(self, first: Tensor) -> tuple[Tensor, Tensor]:
-        """Where the followers of v begin among the pairs, and how many there are, for `first` = v V."""
+    def _bigrams(self, first: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first index of v's bigrams in `pairs`, and their number n(v), for `first` = v V."""
         begin = torch.searchsorted(self.pairs, first)
         return begin, torch.searchsorted(self.pairs, first + self.num_classes) - begin
 
     def log_prob(self, words: Tensor, before: Tensor | None = None) -> Tensor:
-        """log Pn(w|v) of words w after the words v."""
-        first = _needed(before).expand(words.shape) * self.num_classes
-        _, n = self._seen(first)
+        """Return log Pn(w|v) of words w after the words v."""
+        first = _required(before).expand(words.shape) * self.num_classes
+        _, n = self._bigrams(first)
         pair = (first + words).contiguous()
-        together = torch.searchsorted(self.pairs, pair, right=True) - torch.searchsorted(self.pairs, pair)  # n(v, w)
+        count = torch.searchsorted(self.pairs, pair, right=True) - torch.searchsorted(self.pairs, pair)  # n(v, w)
         unigram = self.log_probabilities[words].exp()
-        return torch.log(together + self.smoothing * unigram) - torch.log(n.to(unigram) + self.smoothing)
+        return torch.log(count + self.smoothing * unigram) - torch.log(n.to(unigram) + self.smoothing)
 
     def sample(
         self, shape: tuple[int, ...], before: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
-        """Draw what may follow the words v: one of the followers of v in the training text, or any word."""
-        begin, n = self._seen(_needed(before).expand(shape).contiguous() * self.num_classes)
-        # float64: a text of a billion words has more places than float32 can tell apart
-        toss = torch.rand(shape, device=n.device, dtype=torch.float64, generator=generator) * (n + self.smoothing)
-        place = begin + torch.minimum(toss.long(), (n - 1).clamp(min=0))
-        follower = self.pairs[place.clamp(max=len(self.pairs) - 1)] % self.num_classes
-        return torch.where(toss < n, follower, super().sample(shape, generator=generator))
+        """Return words drawn from Pn(·|v): a follower of v in the training text, or a word from the unigram."""
+        begin, n = self._bigrams(_required(before).expand(shape).contiguous() * self.num_classes)
+        # float64: float32 cannot index a text of a billion words
+        uniform = torch.rand(shape, device=n.device, dtype=torch.float64, generator=generator) * (n + self.smoothing)
+        index = begin + torch.minimum(uniform.long(), (n - 1).clamp(min=0))
+        follower = self.pairs[index.clamp(max=len(self.pairs) - 1)] % self.num_classes
+        return torch.where(uniform < n, follower, super().sample(shape, generator=generator))
 
 
-def _needed(before: Tensor | None) -> Tensor:
+def _required(before: Tensor | None) -> Tensor:
     if before is None:
-        raise ValueError("bigram noise depends on the word before: give the words `before`")
+        raise ValueError("bigram noise depends on the previous word: give the words `before`")
     return before
 
 
-def noise_like(known: core.Noise | core.BigramNoise) -> Noise:
-    """The same distribution as one of the core's."""
+def from_core(known: core.Noise | core.BigramNoise) -> Noise:
+    """Return the same distribution as a module."""
     return BigramNoise(known) if isinstance(known, core.BigramNoise) else Noise(known)

@@ -445,7 +445,8 @@ class _Training:
 
             assert isinstance(self.model, NeuralModel)
             config = self.own_config
-            return TorchEngine(self.model, self.squares, self.noise, self.own_store, config, self.carried, team)
+            squares = {"accumulator": self.squares}
+            return TorchEngine(self.model, squares, self.noise, self.own_store, config, self.carried, team)
         assert isinstance(self.model, LogBilinear)
         state = (
             {"accumulator": {**self.squares, "log_normalizers": self.constants.squares}} if self.sizes.adagrad else {}
@@ -780,7 +781,7 @@ def _memory_bytes(config: TrainConfig, vocabulary_size: int, tokens: int) -> int
         return memory_bytes(config, vocabulary_size, tokens)
     from ncelm.torch import engine
 
-    return engine.memory_bytes(config, vocabulary_size)
+    return engine.memory_bytes(config, vocabulary_size, tokens)
 
 
 @contextmanager
