@@ -23,13 +23,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.usage = """\
 ncelm complete RUN QUESTIONS [--answers FILE] [options]
-       ncelm complete RUN "a sentence with a _____ ." [--choices WORDS] [options]"""
+       ncelm complete RUN "The _____ word" [--choices WORDS] [options]"""
     parser.description = """\
 Fill the gap in sentences: choose among given words, or find the most likely
-words. Questions are files of the MSR Sentence Completion Challenge (CSV, or the
+words. Questions are files of the MSR Sentence Completion Challenge (CSV, or its
 original machine format), or one sentence. Models with one-sided contexts choose
-by the probability of the whole sentence, two-sided models by the probability of
-the word given both sides, LSA by similarity to the other words, PMI by mutual
+by the probability of the whole sentence, two-sided models by that of the word
+given both sides, LSA by similarity to the other words, PMI by mutual
 information with them."""
     parser.epilog = """\
 examples:

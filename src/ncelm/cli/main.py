@@ -68,7 +68,12 @@ def _run(words: Sequence[str]) -> int:
             parser = Parser(prog=f"ncelm {words[0]}", words=words[1:])
             command.add_arguments(parser)
             parser.add_help_option()
-            command.run(parser.parse(words[1:]))
+            try:
+                arguments = parser.parse(words[1:])
+            except SystemExit:  # --help has been printed
+                arguments = None
+            if arguments:
+                command.run(arguments)
         sys.stdout.flush()
     except NcelmError as error:
         return _fail(parser.with_flags(str(error)) if parser else str(error))

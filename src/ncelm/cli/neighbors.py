@@ -17,7 +17,7 @@ similarity."""
 example:
   ncelm neighbors run king queen --count 5"""
     add_run(parser, "train or lsa")
-    parser.add_argument("words", nargs="*", metavar="WORD", help="The words to look up.")
+    parser.add_argument("words", nargs="*", default=[], metavar="WORD", help="The words to look up.")
     parser.add_argument(
         "--count", type=whole_number, default=10, metavar="N", help="The number of neighbors of each word."
     )

@@ -126,7 +126,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _train(arguments: argparse.Namespace) -> None:
-    from ncelm.models.ngram.model import FALLBACK_DISCOUNTS, memory_bytes, train_ngram
+    from ncelm.models.ngram.estimate import FALLBACK_DISCOUNTS, memory_bytes, train_ngram
     from ncelm.text.store import TokenStore
 
     store = TokenStore.open(arguments.store)
@@ -182,7 +182,7 @@ def _from_arpa(arguments: argparse.Namespace) -> None:
 
 def _ngram_counts(lm: "LanguageModel") -> list[int]:
     """The number of n-grams of each order."""
-    from ncelm.models.ngram.model import NGramModel
+    from ncelm.models.ngram.query import NGramModel
 
     assert isinstance(lm.model, NGramModel)
     return list(lm.model.counts)

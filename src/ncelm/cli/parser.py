@@ -64,7 +64,11 @@ class Parser(argparse.ArgumentParser):
         """The values of all arguments and options, which may stand in any order."""
         if self._subparsers is not None:
             return self.parse_args(words)
-        return self.parse_intermixed_args(words)
+        try:
+            return self.parse_intermixed_args(words)
+        except UsageError:
+            self.parse_args(words)  # has the better message: it names missing arguments, too, not only options
+            raise
 
     def with_flags(self, message: str) -> str:
         """An error message of the library with flags instead of parameters: `min_count` becomes --min-count."""

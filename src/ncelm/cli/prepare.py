@@ -28,7 +28,7 @@ examples:
   ncelm prepare texts/ --out store --lowercase --min-count 5 --punkt train
   ncelm prepare works.tar.xz --gutenberg --out store --lowercase --min-count 5"""
     parser.add_argument(
-        "texts", nargs="*", type=Path, metavar="TEXT", help="Prose: files, directories or tar archives."
+        "texts", nargs="*", default=[], type=Path, metavar="TEXT", help="Prose: files, directories or tar archives."
     )
     add_out(parser, "STORE")
 

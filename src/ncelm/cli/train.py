@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,7 +70,7 @@ by a power failure, continues with --resume and gives the same result."""
 def recipe_named(words: Sequence[str]) -> str:
     """The value of --recipe among the words of a command line."""
     name = "default"
-    for word, following in zip(words, [*words[1:], "-"], strict=True):
+    for word, following in pairwise([*words, "-"]):
         if word == "--recipe" and not following.startswith("-"):
             name = following
         elif word.startswith("--recipe="):
@@ -102,12 +103,13 @@ def _restriction(option: "Option") -> str:
 
 
 def _default(option: "Option", config: "TrainConfig") -> Any:
-    """The value of an option in a configuration; where it has no such option, the default of the library."""
+    """The value of an option in a configuration; where it does not go with the configuration, the library's default."""
+    from ncelm.training.config import TrainConfig
     from ncelm.training.options import to_flat
 
     flat = to_flat(config)
     if option.name not in flat:
-        flat = to_flat(config.with_changes(**{slot: tags[0] for slot, tags in option.goes_with.items()}))
+        flat = to_flat(TrainConfig().with_changes(**{slot: tags[0] for slot, tags in option.goes_with.items()}))
     return flat[option.name]
 
 

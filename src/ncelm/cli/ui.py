@@ -171,8 +171,8 @@ def progress_bar(**options: Any) -> "tqdm[Any]":
 
     from ncelm.distributed.collective import rank
 
-    options |= {"dynamic_ncols": True} if on_terminal() else {"file": _Log(), "ncols": 0, "mininterval": 1.0}
-    return tqdm(disable=rank() > 0, **options)
+    shape: dict[str, Any] = {"dynamic_ncols": True} if on_terminal() else {"file": _Log(), "ncols": 0}
+    return tqdm(disable=rank() > 0, **shape, **options)
 
 
 def show(bar: "tqdm[Any]") -> Callable[[int, int | None], None]:

@@ -1,0 +1,281 @@
+"""The command line as a whole: help, exit codes, lazy imports, interrupts, odd output streams."""
+
+import errno
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from ncelm import __version__
+from ncelm.cli.main import NAMES, _module_of, main
+from ncelm.cli.parser import Parser
+from ncelm.errors import NcelmError
+
+ROOT = Path(__file__).parents[2]
+PARSERS = [*NAMES, "ngram train", "ngram to-arpa", "ngram from-arpa"]
+
+
+def run_process(arguments, environment=None, **options):
+    """Run the command line in a process of its own; return its exit code, output and errors."""
+    command = [sys.executable, "-m", "ncelm", *map(str, arguments)]
+    environment = os.environ | {"PYTHONUNBUFFERED": ""} | (environment or {})
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, env=environment, **streams | options)
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+# -- help ------------------------------------------------------------------------------------------------------------
+
+
+def test_version(output):
+    assert output(["--version"]) == output(["-V"]) == f"ncelm {__version__}\n"
+
+
+def test_help_lists_all_commands_on_one_screen(output):
+    text = output(["--help"])
+    assert text == output(["-h"]) == output([])
+    lines = text.splitlines()
+    assert len(lines) < 24
+    assert max(map(len, lines)) < 80
+    assert [line.split()[0] for line in lines if line.startswith("  ")] == NAMES
+
+
+def test_every_module_of_the_package_is_a_command():
+    shared = {"__init__", "main", "parser", "ui"}
+    assert {path.stem for path in (ROOT / "src/ncelm/cli").glob("*.py")} - shared == set(NAMES)
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_help_of_a_command(output, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = output([*command.split(), "--help"])
+    assert text.startswith(f"usage: ncelm {command} ")
+    assert max(map(len, text.splitlines())) <= 80
+    if command != "ngram":
+        assert "--json" in text
+        assert "  -h, --help" in text
+    assert output([*command.split(), "-h"]) == text
+
+
+def parses(line):
+    """Parse a command line without running it."""
+    program, command, *words = shlex.split(line, comments=True)
+    assert program == "ncelm"
+    if command == "--version":
+        return
+    parser = Parser(prog=f"ncelm {command}", words=words)
+    _module_of(command).add_arguments(parser)
+    parser.parse(words)
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_usage_lines_and_examples_parse(output, command):
+    """Placeholders are in capitals, optional parts in brackets, and nothing else is not to be typed."""
+    text = output([*command.split(), "--help"])
+    usage = re.search(r"usage: (.*?)\n\n", text, re.DOTALL)
+    assert usage
+    examples = re.findall(r"^  (?:echo .* \| )?(ncelm .*)$", text.partition("\nexample")[2], re.MULTILINE)
+    for line in [*usage[1].split("\n"), *examples]:
+        line = re.sub(r" \[[^]]*\]", "", line.strip()).replace("...", "").replace("TABLE", "table1")
+        parses(line)
+
+
+def readme_commands():
+    text = (ROOT / "README.md").read_text()
+    return re.findall(r"^ +(ncelm [^\n]*)$", text, re.MULTILINE)
+
+
+def test_the_readme_has_commands():
+    assert len(readme_commands()) > 15
+
+
+@pytest.mark.parametrize("line", readme_commands())
+def test_commands_of_the_readme_parse(line):
+    parses(line.replace("…", ""))
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fragments"),
+    [
+        (["trian"], ["there is no command trian, did you mean train?", "see `ncelm --help`"]),
+        (["xyz"], ["there is no command xyz: see `ncelm --help`"]),
+        (["--verbose"], ["there is no option --verbose"]),
+        (["train"], ["required: STORE, --out: see `ncelm train --help`"]),
+        (["train", "store", "--dims", "3"], ["there is no option --dims, did you mean --dim?", "`ncelm train --help`"]),
+        (["train", "store", "-dim", "3"], ["there is no option -dim, did you mean --dim?"]),
+        (["train", "store", "--out", "x", "--di=3"], ["there is no option --di, did you mean --dim?"]),
+        (["train", "store", "other", "--out", "x"], ["unrecognized arguments: other"]),
+        (["train", "store", "--out", "x", "--dim"], ["argument --dim: expected one argument"]),
+        (["train", "store", "--out", "x", "--lr", "fast"], ["--learning-rate/--lr: 'fast' is not a number"]),
+        (["ngram"], ["required: COMMAND: see `ncelm ngram --help`"]),
+        (["ngram", "trian"], ["trian", "train", "`ncelm ngram --help`"]),
+        (["ngram", "train", "store", "--ordr", "5"], ["--ordr, did you mean --order?", "`ncelm ngram train --help`"]),
+        (["ngram", "train", "store", "--order", "five"], ["argument --order: 'five' is not a whole number"]),
+        (["lsa", "foo"], ["foo", "`ncelm lsa --help`"]),
+        (["export", "run", "file", "--to", "foo"], ["argument --to: invalid choice: 'foo'", "glove"]),
+        (["reproduce", "table4", "--data", "x", "--out", "x"], ["table4"]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_command_lines_that_cannot_be_parsed(fails, arguments, fragments):
+    fails(arguments, *fragments)
+
+
+def test_errors_of_the_library_name_flags(fails, monkeypatch):
+    def run(arguments):
+        raise NcelmError("`noise_samples` is 0, `architecture` is x, `valid_sentences` too:\nsee `ncelm train` or `y`")
+
+    monkeypatch.setattr("ncelm.cli.train.run", run)
+    line = fails(["train", "store", "--out", "x"])
+    assert line == "ncelm: --noise-samples is 0, --model is x, --valid-sentences too: see `ncelm train` or `y`\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (MemoryError("no 5 GB"), "not enough memory (no 5 GB): use fewer dimensions or a smaller vocabulary"),
+        (OSError(errno.EACCES, "Permission denied", "/x"), "Permission denied: /x"),
+    ],
+    ids=["memory", "system"],
+)
+def test_other_errors_are_one_line(fails, monkeypatch, error, line):
+    def run(arguments):
+        raise error
+
+    monkeypatch.setattr("ncelm.cli.pmi.run", run)
+    assert fails(["pmi", "train", "store", "--out", "x"]) == f"ncelm: {line}\n"
+
+
+# -- lazy imports ----------------------------------------------------------------------------------------------------
+
+HEAVY = ("numba", "scipy", "nltk", "tqdm", "matplotlib", "torch", "multiprocessing")
+
+
+def imported(code):
+    """The heavy libraries, and NumPy, that a program imports."""
+    program = f"{code}\nimport sys\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split()) & {*HEAVY, "numpy"}
+
+
+def test_importing_ncelm_is_light():
+    assert imported("import ncelm, ncelm.errors; dir(ncelm)") == set()
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["evaluate", "--help"], ["xyz"]], ids=" ".join)
+def test_help_and_version_import_nothing_heavy(arguments):
+    assert imported(f"from ncelm.cli.main import main; main({arguments})") == set()
+
+
+def test_the_version_needs_not_even_the_option_parser():
+    code = "import sys; from ncelm.cli.main import main; main(['--version']); sys.exit('argparse' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_neighbors_imports_neither_numba_nor_scipy(folder):
+    arguments = ["neighbors", str(folder / "run"), "cat"]
+    assert imported(f"from ncelm.cli.main import main; assert main({arguments}) == 0") <= {"numpy"}
+
+
+def test_help_of_train_imports_neither_numba_nor_scipy():
+    assert imported("from ncelm.cli.main import main; main(['train', '--help'])") <= {"numpy"}
+
+
+# -- interrupts and output streams -----------------------------------------------------------------------------------
+
+
+def test_ctrl_c_exits_with_130(capsys, monkeypatch):
+    def run(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ncelm.cli.pmi.run", run)
+    assert main(["pmi", "train", "store", "--out", "x"]) == 130
+    assert capsys.readouterr().err == "ncelm: stopped by Ctrl-C\n"
+
+
+def test_ctrl_c_in_a_callback_is_not_lost(capsys, monkeypatch):
+    """Python cannot raise in a callback of compiled code, such as those of LLVM: it calls sys.unraisablehook."""
+
+    class Callback:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    def run(arguments):
+        Callback()
+        for _ in range(1000):
+            time.sleep(0.01)
+
+    monkeypatch.setattr("ncelm.cli.pmi.run", run)
+    assert main(["pmi", "train", "store", "--out", "x"]) == 130
+    assert capsys.readouterr().err == "ncelm: stopped by Ctrl-C\n"
+
+
+def test_a_compiler_that_fails_because_of_ctrl_c(capsys, monkeypatch):
+    class Callback:
+        def __del__(self):
+            raise KeyboardInterrupt
+
+    def run(arguments):
+        monkeypatch.setattr("threading.Timer.start", lambda self: None)
+        Callback()
+        raise AttributeError("half a module")
+
+    monkeypatch.setattr("ncelm.cli.pmi.run", run)
+    assert main(["pmi", "train", "store", "--out", "x"]) == 130
+    assert capsys.readouterr().err == "ncelm: stopped by Ctrl-C\n"
+
+
+def test_ctrl_c_during_training_leaves_a_checkpoint(folder, tmp_path):
+    out = tmp_path / "run"
+    command = [sys.executable, "-m", "ncelm", "train", str(folder / "store"), "--out", str(out), "--epochs", "100000"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    while not (out / "model.safetensors").exists():
+        time.sleep(0.01)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors.startswith("ncelm: ")
+    assert errors.count("\n") == 1
+    assert "--resume" in errors
+    assert (out / "checkpoint.safetensors").exists()
+
+
+def test_a_closed_pipe_is_no_error(folder, tmp_path):
+    (tmp_path / "lines").write_text("the cat sat\n" * 20_000)
+    command = f"{sys.executable} -m ncelm score {folder / 'run'} {tmp_path / 'lines'} | head -n 1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stderr == ""
+
+
+def test_an_encoding_without_the_letters_that_are_printed(folder, tmp_path):
+    (tmp_path / "lines").write_text("le caf\u00e9 \U0001f600\n")
+    score = ["score", folder / "run", tmp_path / "lines", "--per-word"]
+    assert run_process(score, {"PYTHONIOENCODING": "ascii"})[0] == 0
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["score", "--help"]], ids=" ".join)
+def test_a_full_disk_behind_standard_output(arguments):
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        code, _, err = run_process(arguments, stdout=full)
+    assert (code, err) == (2, "ncelm: No space left on device\n")
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize(("arguments", "code"), [("--help", 0), ("trian", 2)])
+def test_closed_streams(redirection, arguments, code):
+    command = f"{sys.executable} -m ncelm {arguments} {redirection}"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert done.stderr.count("\n") == (code != 0 and "2>" not in redirection)
