@@ -1,33 +1,42 @@
-"""ncelm.torch's losses: gradients, agreement with the core and the reference, limits, statistics, bad input."""
+"""ncelm.torch.losses: gradients, agreement with NumPy and the reference, limits, recovery of distributions, errors."""
 
 import copy
 import itertools
+import math
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
 from tests.helpers import random_distribution
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
-torch.set_num_threads(1)  # tensors are small here: threads would wait for each other
+torch.set_num_threads(1)  # tensors are small
 
 from ncelm import noise as core  # noqa: E402
-from ncelm.losses import functions as estimators  # noqa: E402
+from ncelm.losses import functions  # noqa: E402
 from ncelm.losses import reference as ref  # noqa: E402
-from ncelm.text.prepare import prepare  # noqa: E402
-from ncelm.text.store import TokenStore  # noqa: E402
 from ncelm.torch import (  # noqa: E402
     BigramNoise,
     ImportanceSamplingLoss,
     NCELoss,
-    Noise,
+    RankingNCELoss,
     importance_sampling_loss,
+    log_z_penalty,
     nce_loss,
+    ranking_nce_loss,
 )
 
 N, V, D, K = 5, 11, 4, 3
-LOSSES = {"nce": NCELoss, "importance": ImportanceSamplingLoss}
+LOSSES = {
+    "nce": NCELoss,
+    "nce-penalty": partial(NCELoss, log_z_penalty=0.3),
+    "ranking": RankingNCELoss,
+    "ranking-penalty": partial(RankingNCELoss, log_z_penalty=0.3),
+    "importance": ImportanceSamplingLoss,
+}
+FUNCTIONS = {"nce": nce_loss, "ranking": ranking_nce_loss}
 
 
 @pytest.fixture
@@ -43,7 +52,7 @@ def case():
 
 
 def picked(case):
-    """Scores and log Pn of targets and noise, as tensors."""
+    """Return scores and log Pn of targets and noise samples, as tensors."""
     rows, log_noise = np.arange(N), np.log(case["noise"])
     arrays = (
         case["scores"][rows, case["targets"]],
@@ -74,11 +83,11 @@ def seeded():
 
 
 @pytest.mark.parametrize("shift", [0.0, 0.7])
-def test_nce_loss_is_the_core_s_and_the_reference_s(case, shift):
+def test_nce_loss_equals_numpy_and_the_reference(case, shift):
     scores = picked(case)
     ours = nce_loss(*scores, log_normalizer=shift, reduction="none")
     t, n, log_t, log_n = (tensor.numpy() for tensor in scores)
-    expected, *_ = estimators.nce(t, n, log_t + np.log(K), log_n + np.log(K), shift)
+    expected, *_ = functions.nce(t, n, log_t + np.log(K), log_n + np.log(K), shift)
     np.testing.assert_allclose(ours, expected, rtol=1e-12)
     for e in range(N):
         arguments = (case["scores"][e], case["targets"][e], case["samples"][e], case["noise"], shift)
@@ -87,23 +96,120 @@ def test_nce_loss_is_the_core_s_and_the_reference_s(case, shift):
     assert float(nce_loss(*scores, log_normalizer=shift, reduction="sum")) == pytest.approx(expected.sum())
 
 
-def test_importance_sampling_loss_is_the_core_s(case):
+def test_ranking_loss_equals_numpy_and_a_softmax(case):
+    scores = picked(case)
+    ours = ranking_nce_loss(*scores, reduction="none")
+    expected, *_ = functions.ranking(*(tensor.numpy() for tensor in scores))
+    np.testing.assert_allclose(ours, expected, rtol=1e-12)
+    t, n, log_t, log_n = scores
+    logits = torch.cat([(t - log_t).unsqueeze(1), n - log_n], 1)  # (N, k + 1), the target first
+    softmax = torch.nn.functional.cross_entropy(logits, torch.zeros(N, dtype=torch.int64), reduction="none")
+    torch.testing.assert_close(ours, softmax)
+    torch.testing.assert_close(ranking_nce_loss(*scores), ours.mean())
+    torch.testing.assert_close(ranking_nce_loss(*scores, reduction="sum"), ours.sum())
+
+
+def test_log_z_penalty_equals_numpy_and_its_definition(case):
+    _, n, _, log_n = picked(case)
+    ours = log_z_penalty(n, log_n, reduction="none")
+    np.testing.assert_allclose(ours, functions.log_z_penalty(n.numpy(), log_n.numpy())[0], rtol=1e-12)
+    torch.testing.assert_close(ours, (n - log_n).exp().mean(1).log().square())
+
+
+def test_importance_sampling_loss_equals_numpy(case):
     t, n, _, log_n = picked(case)
     losses, effective = importance_sampling_loss(t, n, log_n, reduction="none")
-    expected, _, _, sizes = estimators.importance_sampling(t.numpy(), n.numpy(), log_n.numpy())
+    expected, _, _, sizes = functions.importance_sampling(t.numpy(), n.numpy(), log_n.numpy())
     np.testing.assert_allclose(losses, expected, rtol=1e-12)
     np.testing.assert_allclose(effective, sizes, rtol=1e-12)
 
 
-def test_gradients_by_scores_are_the_core_s(case):
+def numpy_nce(t, n, log_t, log_n):
+    return functions.nce(t, n, log_t + np.log(K), log_n + np.log(K))
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_gradients_of_scores_equal_those_of_numpy(case, kind, alpha):
     t, n, log_t, log_n = picked(case)
     t.requires_grad_()
     n.requires_grad_()
-    nce_loss(t, n, log_t, log_n, reduction="sum").backward()
-    numbers = [tensor.detach().numpy() for tensor in (t, n, log_t, log_n)]
-    _, by_target, by_noise = estimators.nce(numbers[0], numbers[1], numbers[2] + np.log(K), numbers[3] + np.log(K))
-    np.testing.assert_allclose(t.grad, by_target, rtol=1e-12)
-    np.testing.assert_allclose(n.grad, by_noise, rtol=1e-12)
+    FUNCTIONS[kind](t, n, log_t, log_n, log_z_penalty=alpha, reduction="sum").backward()
+    arrays = [tensor.detach().numpy() for tensor in (t, n, log_t, log_n)]
+    _, d_target, d_noise = {"nce": numpy_nce, "ranking": functions.ranking}[kind](*arrays)
+    _, d_penalty = functions.log_z_penalty(arrays[1], arrays[3])
+    np.testing.assert_allclose(t.grad, d_target, rtol=1e-12)
+    np.testing.assert_allclose(n.grad, d_noise + alpha * d_penalty, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("kind", [*FUNCTIONS, "penalty"])
+def test_gradcheck_of_functions(case, kind, shared):
+    t, n, log_t, log_n = picked(case)
+    if shared:  # the same k noise samples for all examples
+        log_n = log_n[0]
+
+    def value(t, n):
+        if kind == "penalty":
+            return log_z_penalty(n, log_n, reduction="none")
+        return FUNCTIONS[kind](t, n, log_t, log_n, log_z_penalty=0.3, reduction="none")
+
+    assert torch.autograd.gradcheck(value, (t.requires_grad_(kind != "penalty"), n.requires_grad_()))
+
+
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_the_penalty_is_added_with_its_coefficient(case, kind):
+    """α (log Ẑ)² is added; as α tends to 0, the loss tends to that without penalty."""
+    scores = picked(case)
+    bare = FUNCTIONS[kind](*scores, reduction="none")
+    penalty = log_z_penalty(scores[1], scores[3], reduction="none")
+    assert float(penalty.min()) > 1e-4
+    for alpha in (1.0, 1e-3, 1e-6):
+        total = FUNCTIONS[kind](*scores, log_z_penalty=alpha, reduction="none")
+        torch.testing.assert_close(total - bare, alpha * penalty, rtol=1e-6, atol=1e-14)
+    torch.testing.assert_close(FUNCTIONS[kind](*scores, log_z_penalty=1e-15), FUNCTIONS[kind](*scores))
+
+
+def test_the_penalty_of_nce_includes_the_log_normalizer(case):
+    """The model's scores are s + c: c = −log Ẑ has no penalty."""
+    scores = picked(case)
+    log_z = (scores[1] - scores[3]).exp().mean(1).log()
+    bare = nce_loss(*scores, log_normalizer=-log_z, reduction="none")
+    torch.testing.assert_close(nce_loss(*scores, log_normalizer=-log_z, log_z_penalty=5.0, reduction="none"), bare)
+
+
+def test_ranking_loss_does_not_depend_on_a_constant_of_the_context(case):
+    t, n, log_t, log_n = picked(case)
+    shift = torch.arange(N, dtype=torch.float64)
+    torch.testing.assert_close(
+        ranking_nce_loss(t + shift, n + shift.unsqueeze(1), log_t, log_n), ranking_nce_loss(t, n, log_t, log_n)
+    )
+
+
+def test_ranking_loss_of_all_words_as_noise_is_the_softmax(case):
+    """Uniform noise, each word m times: log m − log P(w) + O(1/m), and the gradient of the exact softmax."""
+    scores, targets = torch.tensor(case["scores"]), torch.tensor(case["targets"])
+    m, log_noise = 10_000, -math.log(V)
+    target_scores = scores.gather(1, targets.unsqueeze(1)).squeeze(1).requires_grad_()
+    noise_scores = scores.repeat(1, m).requires_grad_()  # (N, m V)
+    losses = ranking_nce_loss(
+        target_scores, noise_scores, torch.full((N,), log_noise), torch.full((m * V,), log_noise), reduction="none"
+    )
+    exact = torch.nn.functional.cross_entropy(scores, targets, reduction="none")
+    torch.testing.assert_close(losses - math.log(m), exact, rtol=0, atol=1e-4)
+    losses.sum().backward()
+    gradient = noise_scores.grad.view(N, m, V).sum(1)
+    gradient[torch.arange(N), targets] += target_scores.grad
+    expected = torch.softmax(scores, 1) - torch.nn.functional.one_hot(targets, V)
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-4)
+
+
+def test_empty_noise_is_rejected():
+    for function in FUNCTIONS.values():
+        with pytest.raises(ValueError, match="noise_scores is empty"):
+            function(torch.zeros(2), torch.zeros(2, 0), torch.zeros(2), torch.zeros(2, 0))
+    with pytest.raises(ValueError, match="noise_scores is empty"):
+        log_z_penalty(torch.zeros(2, 0), torch.zeros(2, 0))
 
 
 # -- modules -----------------------------------------------------------------------------------------------------------
@@ -131,14 +237,14 @@ def test_gradcheck(kind, options, training):
 
 
 @pytest.mark.parametrize("normalizer", ["scalar", "context"])
-def test_gradcheck_of_learned_constants(normalizer):
-    loss = double("nce", normalizer=normalizer, num_contexts=3 if normalizer == "context" else 0)
+def test_gradcheck_of_learned_log_normalizers(normalizer):
+    loss = double("nce-penalty", normalizer=normalizer, num_contexts=3 if normalizer == "context" else 0)
     hidden, target = batch(2, 3)
     ids = torch.tensor([[0, 1, 2], [2, 1, 0]])
 
-    def value(constants):
-        arguments = {"context_ids": ids, "generator": seeded()}
-        return torch.func.functional_call(loss, {"log_normalizer": constants}, (hidden.detach(), target), arguments)
+    def value(log_normalizers):
+        values, arguments = {"log_normalizer": log_normalizers}, {"context_ids": ids, "generator": seeded()}
+        return torch.func.functional_call(loss, values, (hidden.detach(), target), arguments)
 
     assert torch.autograd.gradcheck(value, (loss.log_normalizer.detach().requires_grad_(),))
 
@@ -146,7 +252,7 @@ def test_gradcheck_of_learned_constants(normalizer):
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("training", [True, False])
 def test_gradcheck_of_tied_weights(kind, training):
-    """The table is an embedding too, with a row to spare: its gradient has two parts."""
+    """The weight is an embedding too, with one more row: its gradient has two parts."""
     random = torch.Generator().manual_seed(5)
     table = torch.nn.Parameter(torch.randn(V + 1, D, dtype=torch.float64, generator=random))
     loss = double(kind, weight=table).train(training)
@@ -160,14 +266,17 @@ def test_gradcheck_of_tied_weights(kind, training):
     assert torch.autograd.gradcheck(value, (table,))
 
 
+def bigram_noise(size):
+    """Return bigram noise in which each word has four followers, and the out-of-sentence word none."""
+    offsets = np.append(np.arange(size + 1) * 4, 4 * size)
+    followers = np.sort(np.random.default_rng(6).integers(size, size=(size, 4)), axis=1).ravel().astype(np.int32)
+    known = core.BigramNoise(core.Noise.from_counts(np.arange(1, size + 1)), 2.0, followers, offsets)
+    return BigramNoise(known, dtype=torch.float64)
+
+
 @pytest.mark.parametrize("kind", LOSSES)
 def test_gradcheck_with_bigram_noise(kind):
-    random = np.random.default_rng(6)
-    offsets = np.append(np.arange(V + 1) * 4, 4 * V)  # four followers each, and none of the out-of-sentence word
-    followers = np.sort(random.integers(V, size=(V, 4)), axis=1).ravel().astype(np.int32)
-    known = core.BigramNoise(core.Noise.from_counts(np.arange(1, V + 1)), 2.0, followers, offsets)
-    noise = BigramNoise(known, dtype=torch.float64)
-    loss = LOSSES[kind](D, V, noise, K, dtype=torch.float64)
+    loss = LOSSES[kind](D, V, bigram_noise(V), K, dtype=torch.float64)
     hidden, target = batch(2, 3)
 
     def value(hidden, weight, bias):
@@ -180,7 +289,7 @@ def test_gradcheck_with_bigram_noise(kind):
 
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("shared", [False, True])
-def test_sparse_gradients_are_the_dense_ones(kind, shared):
+def test_sparse_gradients_equal_dense_ones(kind, shared):
     hidden, target = batch(2, 3)
     gradients = []
     for sparse in (False, True):
@@ -192,22 +301,25 @@ def test_sparse_gradients_are_the_dense_ones(kind, shared):
         torch.testing.assert_close(sparse, dense)
 
 
-def test_the_module_is_the_function_of_its_scores():
-    loss = double("nce")
+@pytest.mark.parametrize("kind", FUNCTIONS)
+@pytest.mark.parametrize("shared", [False, True])
+def test_modules_equal_the_functions_of_their_scores(kind, shared):
+    loss = double(kind, shared_noise=shared, log_z_penalty=0.3)
     hidden, target = batch(N)
-    noise = loss.noise.sample((N, K), generator=seeded())
+    noise = loss.noise.sample((K,) if shared else (N, K), generator=seeded())
     scores = hidden @ loss.weight.T + loss.bias
-    expected = nce_loss(
+    expected = FUNCTIONS[kind](
         scores.gather(1, target[:, None])[:, 0],
-        scores.gather(1, noise),
+        scores[:, noise] if shared else scores.gather(1, noise),
         loss.noise.log_prob(target),
         loss.noise.log_prob(noise),
+        log_z_penalty=0.3,
     )
     torch.testing.assert_close(loss(hidden, target, generator=seeded()), expected)
 
 
 @pytest.mark.parametrize("kind", LOSSES)
-def test_in_evaluation_the_loss_is_the_exact_negative_log_likelihood(kind, monkeypatch):
+def test_evaluation_mode_returns_the_exact_negative_log_likelihood(kind, monkeypatch):
     monkeypatch.setattr("ncelm.torch.losses.EXACT_SCORES", 2 * V)  # two rows at a time
     loss = double(kind).eval()
     hidden, target = batch(3, N)
@@ -218,9 +330,10 @@ def test_in_evaluation_the_loss_is_the_exact_negative_log_likelihood(kind, monke
     assert torch.equal(loss.predict(hidden), scores.argmax(-1))
 
 
-def test_ignored_targets_leave_no_trace():
+@pytest.mark.parametrize("kind", LOSSES)
+def test_ignored_targets_have_no_effect(kind):
     hidden, target = batch(2, 3)
-    loss = double("nce", reduction="none", shared_noise=True)
+    loss = double(kind, reduction="none", shared_noise=True)
     kept = loss(hidden, target, generator=seeded())
     target[1, 2] = -100
     ignored = loss(hidden, target, generator=seeded())
@@ -235,7 +348,7 @@ def test_ignored_targets_leave_no_trace():
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_what_stands_beside_an_ignored_target_may_be_nan(training):
+def test_the_input_of_an_ignored_target_may_be_nan(training):
     hidden, target = batch(2, 3)
     target[1, 2] = -100
     loss = double("nce").train(training)
@@ -248,7 +361,7 @@ def test_what_stands_beside_an_ignored_target_may_be_nan(training):
     assert torch.isfinite(loss.weight.grad).all()
 
 
-def test_targets_may_be_integers_of_any_size():
+def test_targets_may_have_any_integer_type():
     hidden, target = batch(2, 3)
     for training in (True, False):
         loss = double("nce").train(training)
@@ -256,8 +369,8 @@ def test_targets_may_be_integers_of_any_size():
         torch.testing.assert_close(found, loss(hidden, target, generator=seeded()))
 
 
-def test_tied_weights_are_the_embedding_s_own():
-    embedding = torch.nn.Embedding(V + 1, D)  # one row more: padding
+def test_tied_weights_are_shared_with_the_embedding():
+    embedding = torch.nn.Embedding(V + 1, D)  # one more row: padding
     loss = NCELoss(D, V, torch.ones(V), weight=embedding.weight)
     assert loss.weight is embedding.weight
     loss(embedding(torch.tensor([1, 2])), torch.tensor([3, 4])).backward()
@@ -266,7 +379,7 @@ def test_tied_weights_are_the_embedding_s_own():
     assert loss.log_prob(torch.zeros(D)).shape == (V,)
 
 
-def test_state_dict_has_the_noise_and_copies_work():
+def test_state_dict_holds_the_noise_and_copies_work():
     loss = NCELoss(D, V, torch.arange(1, V + 1))
     other = NCELoss(D, V, torch.ones(V))
     other.load_state_dict(loss.state_dict())
@@ -276,13 +389,13 @@ def test_state_dict_has_the_noise_and_copies_work():
         torch.testing.assert_close(twin(hidden, target, generator=seeded()), loss(hidden, target, generator=seeded()))
 
 
-def test_noise_is_never_kept_in_half_precision():
+def test_noise_is_never_in_half_precision():
     exact = NCELoss(D, V, torch.arange(1, V + 1)).noise
     for loss in (
         NCELoss(D, V, torch.arange(1, V + 1), dtype=torch.bfloat16),
         NCELoss(D, V, torch.arange(1, V + 1)).bfloat16(),
         NCELoss(D, V, torch.arange(1, V + 1)).to(torch.float16),
-        NCELoss(D, V, torch.arange(1, V + 1, dtype=torch.bfloat16)),  # counts may come as they like
+        NCELoss(D, V, torch.arange(1, V + 1, dtype=torch.bfloat16)),  # counts in half precision
     ):
         for name, buffer in exact.named_buffers():
             torch.testing.assert_close(getattr(loss.noise, name), buffer, rtol=0, atol=0)
@@ -303,7 +416,7 @@ def test_under_autocast_logits_are_float32(kind):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch's own, between compiled parts
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # raised by PyTorch
 @pytest.mark.parametrize("options", [{}, {"shared_noise": True}, {"sparse": True}], ids=str)
 def test_torch_compile(options):
     loss = NCELoss(D, V, torch.arange(1, V + 1), 2000, **options)
@@ -312,63 +425,15 @@ def test_torch_compile(options):
     value = compiled(hidden, target)
     value.backward()
     assert loss.weight.grad is not None
-    # other noise words, but many of them
+    # different noise samples, but many of them
     torch.testing.assert_close(value, loss(hidden, target), rtol=0.05, atol=0)
-
-
-# -- noise -------------------------------------------------------------------------------------------------------------
-
-
-def test_noise_is_drawn_as_often_as_it_says():
-    torch.manual_seed(0)
-    noise = Noise([1.0, 2.0, 3.0, 94.0])
-    n = 200_000
-    counts = torch.bincount(noise.sample((n // 2, 2)).flatten(), minlength=4)
-    expected = noise.log_prob(torch.arange(4)).exp() * n
-    assert float(((counts - expected) ** 2 / expected).sum()) < 16.27  # χ², three degrees of freedom, p = 0.001
-
-
-@pytest.fixture
-def store(tmp_path) -> TokenStore:
-    (tmp_path / "text").write_text("a b c\na b b\nc a b\n" * 5)
-    return prepare(train=tmp_path / "text", out=tmp_path / "store", boundary="sentence")
-
-
-def test_bigram_noise_is_the_core_s(store):
-    known = core.BigramNoise.from_store(store, 2.0)
-    noise = BigramNoise(known, dtype=torch.float64)
-    size = len(store.vocabulary)
-    words = torch.arange(size)
-    torch.manual_seed(0)
-    for before in range(size + 1):
-        expected = known.log_probabilities(before)
-        np.testing.assert_allclose(noise.log_prob(words, torch.tensor([before])), expected, rtol=1e-10)
-        n = 50_000
-        drawn = torch.bincount(noise.sample((n,), torch.tensor([before])), minlength=size).numpy()
-        chi2 = np.sum((drawn - n * np.exp(expected)) ** 2 / (n * np.exp(expected)))
-        assert chi2 < 18.47  # four degrees of freedom, p = 0.001
-
-
-def test_bigram_noise_in_the_loss(store):
-    noise = BigramNoise(core.BigramNoise.from_store(store, 2.0))
-    loss = NCELoss(D, noise.num_classes, noise)
-    hidden, target = torch.randn(2, 3, D), torch.randint(noise.num_classes, (2, 3))
-    assert torch.isfinite(loss(hidden, target, before=torch.zeros_like(target)))
-    with pytest.raises(ValueError, match="give the words `before`"):
-        loss(hidden, target)
-    with pytest.raises(ValueError, match="any noise but bigram"):
-        NCELoss(D, noise.num_classes, noise, shared_noise=True)
-    other = BigramNoise(core.BigramNoise.from_store(store, 500.0))
-    other.load_state_dict(noise.state_dict())  # α too
-    before = torch.zeros_like(target)
-    torch.testing.assert_close(other.log_prob(target, before), noise.log_prob(target, before))
 
 
 # -- limits and statistics ---------------------------------------------------------------------------------------------
 
 
-def test_with_many_noise_words_the_gradient_is_that_of_maximum_likelihood():
-    """Eq. 12, for a model that is normalised."""
+def test_with_many_noise_samples_the_gradient_is_that_of_maximum_likelihood():
+    """Eq. 12, for a normalized model."""
     torch.manual_seed(0)
     hidden, target = batch(N)
     gradients = []
@@ -377,7 +442,7 @@ def test_with_many_noise_words_the_gradient_is_that_of_maximum_likelihood():
         with torch.no_grad():
             loss.bias.zero_()
             loss.weight.mul_(0.0)
-            loss.bias.sub_(np.log(V))  # all classes alike: Z = 1
+            loss.bias.sub_(np.log(V))  # uniform: Z = 1
         loss.num_noise = k
         loss(hidden, target).backward()
         gradients.append(loss.bias.grad)
@@ -385,20 +450,61 @@ def test_with_many_noise_words_the_gradient_is_that_of_maximum_likelihood():
 
 
 @pytest.mark.parametrize("options", [{}, {"shared_noise": True}, {"normalizer": "scalar"}], ids=str)
-def test_nce_finds_a_known_distribution(options):
+def test_nce_recovers_a_known_distribution(options):
     torch.manual_seed(0)
-    wanted = torch.tensor(random_distribution(np.random.default_rng(0), 6), dtype=torch.float32)
+    expected = torch.tensor(random_distribution(np.random.default_rng(0), 6), dtype=torch.float32)
     loss = NCELoss(1, 6, torch.ones(6), 300 if options.get("shared_noise") else 50, **options)
     optimizer = torch.optim.Adagrad(loss.parameters(), lr=0.3)
     for _ in range(400):
-        target = torch.multinomial(wanted, 500, replacement=True)
+        target = torch.multinomial(expected, 500, replacement=True)
         optimizer.zero_grad()
         loss(torch.zeros(500, 1), target).backward()
         optimizer.step()
     found = loss.log_prob(torch.zeros(1)).exp()
-    torch.testing.assert_close(found, wanted, atol=0.02, rtol=0)
-    constant = 0.0 if loss.log_normalizer is None else loss.log_normalizer[0]
-    assert abs((torch.logsumexp(loss.bias, 0) + constant).item()) < 0.1  # it normalises itself
+    torch.testing.assert_close(found, expected, atol=0.02, rtol=0)
+    c = 0.0 if loss.log_normalizer is None else loss.log_normalizer[0]
+    assert abs((torch.logsumexp(loss.bias, 0) + c).item()) < 0.1  # it is self-normalized
+
+
+@pytest.mark.parametrize("noise", ["per-example", "shared", "bigram"])
+@pytest.mark.parametrize("alpha", [0.0, 0.3])
+def test_ranking_recovers_known_distributions_up_to_a_constant_per_context(noise, alpha):
+    """Without a penalty log Z stays far from 0, where it started. With one it tends to 0 for every context."""
+    torch.manual_seed(0)
+    size, rng = 6, np.random.default_rng(0)
+    expected = torch.tensor(np.stack([random_distribution(rng, size) for _ in range(size)]))  # P(w | v), (V, V)
+    source = bigram_noise(size) if noise == "bigram" else torch.ones(size, dtype=torch.float64)
+    samples, options = (300, {"shared_noise": True}) if noise == "shared" else (50, {})
+    loss = RankingNCELoss(size, size, source, samples, bias=False, log_z_penalty=alpha, dtype=torch.float64, **options)
+    with torch.no_grad():
+        loss.weight.zero_().add_(torch.linspace(-3.0, 3.0, size, dtype=torch.float64))  # log Z − log V, per context
+    optimizer = torch.optim.Adagrad(loss.parameters(), lr=0.5)
+    one_hot = torch.eye(size, dtype=torch.float64)  # the previous word v is the context
+    for _ in range(400):
+        before = torch.randint(size, (600,))
+        target = torch.multinomial(expected[before], 1).squeeze(1)
+        optimizer.zero_grad()
+        loss(one_hot[before], target, before=before).backward()
+        optimizer.step()
+    torch.testing.assert_close(loss.log_prob(one_hot).exp(), expected, atol=0.03, rtol=0)
+    log_z = torch.logsumexp(one_hot @ loss.weight.T, 1).detach()  # (V,), one for each context
+    if alpha:
+        assert float(log_z.abs().max()) < 0.1
+    else:
+        assert float(log_z.max() - log_z.min()) > 2.0
+
+
+def test_with_many_noise_samples_the_gradient_of_ranking_is_that_of_maximum_likelihood():
+    """For any scores: unlike NCE, ranking does not need a normalized model."""
+    torch.manual_seed(0)
+    hidden, target = batch(N)
+    gradients = []
+    for training, k in ((True, 200_000), (False, 1)):
+        loss = double("ranking", shared_noise=True).train(training)
+        loss.num_noise = k
+        loss(hidden, target).backward()
+        gradients.append(loss.bias.grad)
+    torch.testing.assert_close(gradients[0], gradients[1], atol=3e-3, rtol=0)
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -406,7 +512,7 @@ def test_nce_finds_a_known_distribution(options):
 
 @pytest.mark.parametrize("kind", LOSSES)
 @pytest.mark.parametrize("training", [True, False])
-def test_bad_batches_are_refused_in_a_line(kind, training):
+def test_invalid_batches_are_rejected(kind, training):
     loss = LOSSES[kind](D, V, torch.ones(V)).train(training)
     hidden = torch.zeros(2, D)
     with pytest.raises(IndexError, match=f"target {V} is not a class: they are 0 to {V - 1}"):
@@ -429,7 +535,7 @@ def test_bad_batches_are_refused_in_a_line(kind, training):
     assert loss(torch.zeros(0, D), torch.zeros(0, dtype=torch.int64)).item() == 0.0
 
 
-def test_bad_settings_are_refused_in_a_line():
+def test_invalid_arguments_are_rejected():
     from ncelm.errors import NcelmError
 
     with pytest.raises(NcelmError, match="noise weight of word 1 is 0"):
@@ -443,8 +549,12 @@ def test_bad_settings_are_refused_in_a_line():
     with pytest.raises(ValueError, match="weight is"):
         NCELoss(D, 3, [1.0, 1.0, 1.0], weight=torch.nn.Parameter(torch.zeros(2, D)))
     for name, tensor in (("weight", torch.zeros(3, D)), ("bias", torch.zeros(3))):
-        with pytest.raises(TypeError, match=f"{name} is a tensor and no nn.Parameter"):
+        with pytest.raises(TypeError, match=f"{name} is a tensor and not an nn.Parameter"):
             NCELoss(D, 3, [1.0, 1.0, 1.0], **{name: tensor})
+    for kind in (NCELoss, RankingNCELoss):
+        for value in (-0.1, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match=r"log_z_penalty is .*: give a number that is not negative"):
+                kind(D, 3, [1.0, 1.0, 1.0], log_z_penalty=value)
     with pytest.raises(ValueError, match="needs num_contexts"):
         NCELoss(D, 3, [1.0, 1.0, 1.0], normalizer="context")
     with pytest.raises(ValueError, match="give context_ids"):
@@ -453,8 +563,8 @@ def test_bad_settings_are_refused_in_a_line():
         )
 
 
-def test_without_torch_a_line_names_the_extra():
-    """Python's own way to say that a module is not there: None in its place."""
+def test_a_missing_installation_is_reported_with_the_extra():
+    """None in sys.modules makes an import fail."""
     script = "import sys; sys.modules['torch'] = None; import ncelm.torch"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 1
