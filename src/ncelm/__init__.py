@@ -10,8 +10,9 @@
     ncelm.train_ngram(store, "ngram", order=5)
     ncelm.mix(["ngram", "run"], "mixed")
 
-What the command line does is these calls, `train_lsa`, `train_pmi`, `blend`, `import_arpa`, `export_arpa`, and those of
-`ncelm.completion`, `ncelm.export`, `ncelm.reproduce`, `ncelm.table3` and `ncelm.demo`.
+`ncelm.train_lsa`, `train_pmi`, `blend`, `import_arpa` and `export_arpa` are the other commands of the command line;
+`ncelm.completion` has sentence completion, `ncelm.models.vectors` the export of word vectors, `ncelm.paper` the tables
+of the paper.
 """
 
 from importlib import import_module
@@ -27,7 +28,8 @@ if TYPE_CHECKING:
     from ncelm.models.evaluate import Evaluation
     from ncelm.models.log_bilinear import LogBilinear, ModelConfig
     from ncelm.models.lsa import Lsa, train_lsa
-    from ncelm.models.ngram.model import NGramModel, train_ngram
+    from ncelm.models.ngram.estimate import train_ngram
+    from ncelm.models.ngram.query import NGramModel
     from ncelm.models.pmi import Pmi, train_pmi
     from ncelm.noise import Noise
     from ncelm.text.prepare import prepare
@@ -39,15 +41,14 @@ if TYPE_CHECKING:
 
     load = LanguageModel.load
 
-# Where each public name lives. They are imported when first used: Numba alone takes longer to import than
-# `import ncelm` may.
+# The module of each public name, imported when the name is first used: `import ncelm` must not import Numba.
 _HOMES = {
     "Evaluation": "models.evaluate",
     "LanguageModel": "language_model",
     "LogBilinear": "models.log_bilinear",
     "Lsa": "models.lsa",
     "ModelConfig": "models.log_bilinear",
-    "NGramModel": "models.ngram.model",
+    "NGramModel": "models.ngram.query",
     "NcelmError": "errors",
     "Noise": "noise",
     "Pmi": "models.pmi",
@@ -66,7 +67,7 @@ _HOMES = {
     "recipe": "training.recipes",
     "train": "training.loop",
     "train_lsa": "models.lsa",
-    "train_ngram": "models.ngram.model",
+    "train_ngram": "models.ngram.estimate",
     "train_pmi": "models.pmi",
 }
 

@@ -1,13 +1,13 @@
-"""`python -m ncelm`, and the command `ncelm`: the command line, with an answer to Ctrl-C from the first moment."""
+"""The entry point of `ncelm` and `python -m ncelm`; it handles Ctrl-C during imports, too."""
 
 import sys
 
 
 def main() -> int:
-    """Run the command line."""
+    """Run the command line; return its exit code."""
     try:
         from ncelm.cli.main import main as command_line
-    except KeyboardInterrupt:  # importing Numba takes a second
+    except KeyboardInterrupt:
         print("ncelm: stopped by Ctrl-C", file=sys.stderr)
         return 130
     return command_line()

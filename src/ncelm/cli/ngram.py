@@ -44,7 +44,12 @@ examples:
   ncelm ngram to-arpa ngram ngram.arpa.gz
   ncelm ngram from-arpa other.arpa --out other --like store"""
     commands = parser.add_subparsers(
-        dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS, parser_class=Parser
+        dest="command",
+        metavar="COMMAND",
+        required=True,
+        help=argparse.SUPPRESS,
+        parser_class=Parser,
+        prog=parser.prog,
     )
     for name, add in (
         ("train", _add_train_arguments),
