@@ -1,0 +1,94 @@
+"""ncelm.distributed.process_group with three ranks under torchrun: exact collectives, byte-identical parameters."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.distributed.launch import finish, torchrun
+from tests.distributed.three_ranks import SHAPES, SIZE, float_deltas, initial, integer_deltas
+
+pytest.importorskip("torch", reason="needs the extra `torch`")
+pytestmark = pytest.mark.slow  # torchrun imports PyTorch in four processes
+
+
+@pytest.fixture(scope="module")
+def ranks(cycle_store, tmp_path_factory):
+    """Return the arrays and the texts that each rank saved."""
+    folder = tmp_path_factory.mktemp("ranks")
+    script = Path(__file__).parent / "three_ranks.py"
+    code, _, err = finish(torchrun([cycle_store.path, folder], script=(script,), workers=SIZE))
+    assert code == 0, err
+    results = []
+    for rank in range(SIZE):
+        with np.load(folder / f"{rank}.npz") as arrays:
+            results.append((dict(arrays), json.loads((folder / f"{rank}.json").read_text())))
+    return results
+
+
+def expected_sum(*deltas_of_all_ranks):
+    """Return initial parameters plus the deltas, in float64."""
+    total = {name: array.astype(np.float64) for name, array in initial().items()}
+    for deltas in deltas_of_all_ranks:
+        for name, delta in deltas.items():
+            total[name] += delta
+    return total
+
+
+def test_all_reduce_and_broadcast_are_exact(ranks):
+    for arrays, _ in ranks:
+        np.testing.assert_array_equal(arrays["all_reduce"], [6.0, 3 * 2.0**40 + 3, 1.5])
+        np.testing.assert_array_equal(arrays["all_reduce_async"], [111.0, 222.0, 333.0])
+        np.testing.assert_array_equal(arrays["broadcast"], [0.0, 1.0 / 3.0])
+        np.testing.assert_array_equal(arrays["broadcast_arrays.a"], np.zeros((2, 3), np.float32))
+        np.testing.assert_array_equal(arrays["broadcast_arrays.b"], np.arange(4))
+
+
+def test_shards_are_equal_parts_of_the_text(ranks, cycle_store):
+    whole = cycle_store.split("train").ids
+    shards = [arrays["shard"] for arrays, _ in ranks]
+    assert {shard.size for shard in shards} == {whole.size // SIZE}
+    np.testing.assert_array_equal(np.concatenate(shards), whole[: SIZE * (whole.size // SIZE)])
+
+
+def test_check_equal_raises_on_all_ranks(ranks):
+    remedy = "start all workers with the same set of options"
+    for _, texts in ranks:
+        assert texts["check_equal.0"] == f"worker 1 has a different set of options than worker 0: {remedy}"
+        assert texts["check_equal.2"] == f"worker 2 has a different set of options than worker 0: {remedy}"
+
+
+def test_integer_deltas_sum_exactly_on_all_ranks(ranks):
+    """Deltas without quantisation error are complete after each round of messages, without a full synchronisation."""
+    for turn in range(3):
+        expected = expected_sum(*(integer_deltas(rank, t) for rank in range(SIZE) for t in range(turn + 1)))
+        for arrays, _ in ranks:
+            for name in SHAPES:
+                np.testing.assert_array_equal(arrays[f"exact.{turn}.{name}"], expected[name])
+
+
+def test_a_full_synchronisation_sums_integer_deltas_exactly(ranks):
+    expected = expected_sum(*(integer_deltas(rank, turn) for rank in range(SIZE) for turn in range(4)))
+    sgd = expected_sum(*(integer_deltas(rank, 4) for rank in range(SIZE)))
+    for arrays, _ in ranks:
+        for name in SHAPES:
+            np.testing.assert_array_equal(arrays[f"full.{name}"], expected[name])
+            np.testing.assert_array_equal(arrays[f"sgd.{name}"], sgd[name])
+
+
+def test_a_full_synchronisation_makes_parameters_byte_identical(ranks):
+    """With quantisation errors too: they are part of the full synchronisation. No delta is lost or added twice."""
+    deltas = [integer_deltas(rank, turn) for rank in range(SIZE) for turn in range(4)]
+    expected = expected_sum(*deltas, *(float_deltas(rank) for rank in range(SIZE)), *map(float_deltas, range(SIZE)))
+    first = ranks[0][0]
+    for name in SHAPES:
+        for arrays, _ in ranks:
+            assert arrays[f"float.{name}"].tobytes() == first[f"float.{name}"].tobytes()
+            assert arrays[f"accumulator.{name}"].tobytes() == first[f"accumulator.{name}"].tobytes()
+        np.testing.assert_allclose(first[f"float.{name}"], expected[name], rtol=1e-6, atol=1e-4)
+        # 1 at the start; the ranks added 1, 2 and 3
+        np.testing.assert_allclose(first[f"accumulator.{name}"], 7.0, rtol=1e-5)
+
+
+def test_bytes_sent_are_counted(ranks):
+    assert all(texts["bytes_sent"] > 0 for _, texts in ranks)
