@@ -22,10 +22,8 @@ VERSION = 1  # of the file format
 DTYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}  # NumPy's names and those of safetensors
 MAX_HEADER_BYTES = 100_000  # of JSON before the arrays
 MAX_PARAMETER = 1e4  # parameters above this overflow in a score: the model has diverged
-ACCUMULATORS = (
-    "squares.",
-    "accumulator.",
-)  # prefixes of optimizer state, which may exceed MAX_PARAMETER
+# Prefixes of optimizer statistics, which may exceed MAX_PARAMETER; checkpoints of version 1 have "squares."
+STATISTICS = ("squares.", "accumulator.", "momentum.")
 
 
 def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
@@ -68,7 +66,7 @@ def read_arrays(
                 f"{path} does not fit its {CONFIG} and {VOCABULARY}: {name} is {arrays[name].dtype} "
                 f"{arrays[name].shape}, not float32 {shape}; restore them from a copy or train again"
             )
-        limit = np.inf if name.startswith(ACCUMULATORS) else MAX_PARAMETER
+        limit = np.inf if name.startswith(STATISTICS) else MAX_PARAMETER
         if not all_bounded(arrays[name], limit):
             raise NcelmError(
                 f"{path} has values in {name} that are not finite or too large: restore it from a copy or train again"
@@ -76,6 +74,24 @@ def read_arrays(
     if unknown := sorted(set(arrays) - set(shapes) - set(optional)):
         raise NcelmError(f"{path} does not fit its {CONFIG}: it also has {', '.join(unknown)}; restore it from a copy")
     return arrays, header
+
+
+def read_header(path: Path) -> dict[str, Any]:
+    """Return the header of a file written by `write_arrays`, without its arrays."""
+    damaged = NcelmError(f"{path} is damaged or not an ncelm file: restore it from a copy or train again")
+    try:
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            if not 2 <= length <= min(path.stat().st_size - 8, MAX_HEADER_BYTES):
+                raise damaged
+            header = json.loads(json.loads(file.read(length))["__metadata__"]["ncelm"])
+    except OSError as error:
+        raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        raise damaged from error
+    if not isinstance(header, dict):
+        raise damaged
+    return header
 
 
 def write_mapped(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:

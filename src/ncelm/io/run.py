@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 from ncelm.errors import NcelmError
 from ncelm.io.files import read_json
 
-VERSION = 1
+VERSION = 2  # version 1 had a flat training configuration; see ncelm.training.migrate
 Kind = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy", "ngram", "mixture", "lsa", "pmi", "ensemble"]
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"

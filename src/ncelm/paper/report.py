@@ -160,8 +160,8 @@ def _log_normalizers(result: Result) -> dict[str, Any] | None:
     words = result.records[0][-1]["words"]
     return {
         "contexts": contexts,
-        "mean": statistics.fmean(result.best("constants_mean")),
-        "std": statistics.fmean(result.best("constants_std")),
+        "mean": statistics.fmean(result.best("log_normalizers_mean")),
+        "std": statistics.fmean(result.best("log_normalizers_std")),
         "bytes": 4 * contexts + 4 * words,  # c_h, and the context index of every training word
     }
 
@@ -232,16 +232,16 @@ def _by_samples(group: list[Result], paper: bool) -> plots.Curve:
     """Return test perplexity against k, measured or published."""
     chosen = [r for r in group if r.row.paper is not None or not paper]
     perplexities = [r.row.paper if paper else statistics.fmean(r.test("perplexity")) for r in chosen]
-    return [r.row.config.loss.samples for r in chosen], [p for p in perplexities if p is not None]
+    return [getattr(r.row.config.loss, "samples", 0) for r in chosen], [p for p in perplexities if p is not None]
 
 
 def _trace(result: Result) -> plots.Curve:
     """Return the effective sample size at each recorded step of the first seed."""
     steps, sizes, before, per_epoch = [], [], 0, 0
     for line in result.records[0]:
-        for step, effective, *_ in line.get("weights", []):
-            steps.append(before + step)
-            sizes.append(effective)
+        for summary in line.get("weights", []):
+            steps.append(before + summary["step"])
+            sizes.append(summary["effective_samples"])
         per_epoch = per_epoch or -(-line.get("words", 0) // result.row.config.batch_size)
         before += per_epoch
     return steps, sizes

@@ -4,7 +4,6 @@
 backend is a module with the functions of `Backend`.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -13,7 +12,7 @@ import numpy as np
 
 from ncelm.kernels.threads import Team
 from ncelm.models.base import WordModel
-from ncelm.models.log_bilinear import ModelConfig
+from ncelm.models.log_bilinear import LogBilinear, ModelConfig
 from ncelm.noise import BigramNoise, Noise
 from ncelm.text.store import TokenStore
 from ncelm.training.config import EngineName, TrainConfig
@@ -60,14 +59,6 @@ class ImportanceWeights:
     context: list[int]  # its context
 
 
-@dataclass(frozen=True)
-class LogNormalizers:
-    """Learned log-normalizers c_h, one per distinct context of the training text."""
-
-    values: np.ndarray  # c_h, (contexts,) float32; trained in place
-    context_ids: np.ndarray  # index of the context of each training word, (N,) int32
-
-
 class Engine(Protocol):
     """An object that runs minibatches."""
 
@@ -79,7 +70,7 @@ class Engine(Protocol):
         """Train on minibatches `step`, `step + 1`, … of an epoch, one per learning rate; return the loss of each."""
 
     def weights(self, row: int) -> ImportanceWeights | None:
-        """Return the importance weights of a minibatch of the last call, by its index; None if they are not recorded."""
+        """Return the importance weights of a minibatch of the last call, by index; None if they are not recorded."""
 
 
 class Backend(Protocol):
@@ -87,9 +78,6 @@ class Backend(Protocol):
 
     def check(self, config: TrainConfig) -> None:
         """Raise NcelmError for a loss or an optimizer that the backend does not implement."""
-
-    def model_class(self, config: TrainConfig) -> ModelClass:
-        """Return the class of the model."""
 
     def steps_per_epoch(self, config: TrainConfig, tokens: int) -> int:
         """Return the number of minibatches in an epoch."""
@@ -108,13 +96,23 @@ class Backend(Protocol):
         store: TokenStore,
         config: TrainConfig,
         team: Team,
-        *,
+        log_normalizers: np.ndarray,
+        context_ids: np.ndarray,
         carried: Arrays,
-        log_normalizers: LogNormalizers | None,
     ) -> Engine:
-        """Return an engine for the training split of a store. It updates all arrays in place.
+        """Return an engine for the training split of a store. It updates arrays in place.
 
-        `optimizer_state` has an array of the shape of each parameter; log-normalizers have the name "log_normalizers".
+        Args:
+            model: an instance of `model_class`.
+            optimizer_state: for each statistic, an array of the shape of each parameter, by its name, and of
+                "log_normalizers".
+            noise: noise distribution of the store.
+            store: token store.
+            config: complete configuration.
+            team: threads.
+            log_normalizers: learned log-normalizers c_h, (contexts,); empty if they are fixed.
+            context_ids: index of the context of each training word, (N,) int32; empty if log-normalizers are fixed.
+            carried: arrays of the shapes `carried_shapes`.
         """
 
 
@@ -130,7 +128,15 @@ def memory_bytes(config: TrainConfig, vocabulary_size: int, tokens: int) -> int:
     return backend_of(config).memory_bytes(config, vocabulary_size, tokens)
 
 
+def model_class(config: TrainConfig) -> ModelClass:
+    """Return the class of the model."""
+    if config.backend == "compiled":
+        return LogBilinear
+    return import_module("ncelm.torch.models").ARCHITECTURES[config.model.architecture]
+
+
 def index_contexts(store: TokenStore, config: TrainConfig) -> tuple[np.ndarray, int]:
-    """Return the index of each training word's context, (N,) int32, and the number of distinct contexts."""
-    function: Callable[..., tuple[np.ndarray, int]] = import_module(BACKENDS["compiled"]).number_contexts
-    return function(store, config.model.context, config.model.context_after)
+    """Return the index of the context of each training word, (N,) int32, and the number of distinct contexts."""
+    from ncelm.training.engine import number_contexts
+
+    return number_contexts(store, config.model.context, config.model.context_after)

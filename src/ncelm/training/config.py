@@ -9,306 +9,74 @@
         learning_rate=0.16,
     )
 
-The loss, the noise distribution, the optimizer and the learning-rate schedule are tagged unions: each alternative has only the
-fields that it uses, and a class attribute `name`, its tag. `TrainConfig().with_changes(dim=50, loss="ml")` sets the same fields by flat
-names, which `ncelm.training.options` lists. Errors use these flat names, in backticks; see `options.with_flags`.
+The loss, the noise distribution, the optimizer and the learning-rate schedule are tagged unions: each alternative has
+only the fields that it uses, and a class attribute `name`, its tag. `TrainConfig().with_changes(dim=50, loss="ml")`
+sets the same fields by flat names, which `ncelm.training.options` lists. Errors use the flat names, in backticks.
 """
 
-import math
 from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, Literal, get_args
 
 from ncelm.errors import NcelmError
-from ncelm.losses.functions import Member
 from ncelm.models.log_bilinear import ModelConfig
+from ncelm.training.parts import (
+    NCE,
+    Adagrad,
+    Adam,
+    BigramNoise,
+    ContrastiveFamily,
+    Distributed,
+    Halve,
+    ImportanceSampling,
+    Init,
+    Linear,
+    Loss,
+    MaximumLikelihood,
+    NoiseDistribution,
+    Optimizer,
+    PowerNoise,
+    Ranking,
+    Regularization,
+    Schedule,
+    Sgd,
+    UniformNoise,
+    UnigramNoise,
+    check,
+    check_choice,
+    check_float,
+    check_int,
+)
 
-LogNormalizers = Literal["fixed", "learned"]
+__all__ = [
+    "NCE",
+    "PARTS",
+    "UNIONS",
+    "Adagrad",
+    "Adam",
+    "BigramNoise",
+    "ContrastiveFamily",
+    "Distributed",
+    "EngineName",
+    "Halve",
+    "ImportanceSampling",
+    "Init",
+    "Linear",
+    "Loss",
+    "MaximumLikelihood",
+    "ModelConfig",
+    "NoiseDistribution",
+    "Optimizer",
+    "PowerNoise",
+    "Ranking",
+    "Regularization",
+    "Schedule",
+    "Sgd",
+    "TrainConfig",
+    "UniformNoise",
+    "UnigramNoise",
+]
+
 EngineName = Literal["compiled", "torch"]
-
-
-# -- validation ------------------------------------------------------------------------------------------------------
-
-
-def _check(option: str, value: object, valid: bool, expected: str) -> None:
-    if not valid:
-        raise NcelmError(f"`{option}` is {value!r}: give {expected}")
-
-
-def _check_int(option: str, value: object, low: int, high: int) -> None:
-    # bool is a subclass of int
-    _check(option, value, type(value) is int and low <= value <= high, f"a whole number from {low:,} to {high:,}")
-
-
-def _check_float(option: str, value: object, low: float, high: float, positive: bool = False) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    valid = number and low <= value <= high and (value > 0 or not positive)  # type: ignore[operator]
-    _check(
-        option,
-        value,
-        valid,
-        f"a positive number, at most {high:g}" if positive else f"a number from {low:g} to {high:g}",
-    )
-
-
-def _check_bool(option: str, value: object) -> None:
-    _check(option, value, type(value) is bool, "True or False")
-
-
-def _check_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
-    _check(option, value, isinstance(value, str) and value in choices, f"one of {', '.join(choices)}")
-
-
-def _check_samples(samples: object) -> None:
-    _check_int("noise_samples", samples, 1, 100_000)
-
-
-# -- losses ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class NCE:
-    """Noise-contrastive estimation: classify words as text or noise (Eq. 7-13)."""
-
-    name: ClassVar[str] = "nce"
-    samples: int = 25  # noise samples per target word, or per minibatch with shared_noise: k
-    shared_noise: bool = False  # one set of noise samples for all words of a minibatch
-    log_normalizers: LogNormalizers = "fixed"  # c_h is 0, or one learned parameter per distinct context
-    log_z_penalty: float = 0.0  # coefficient of the squared log-normalizer, estimated from the noise samples
-
-    def __post_init__(self) -> None:
-        _check_samples(self.samples)
-        _check_bool("shared_noise", self.shared_noise)
-        _check_choice("log_normalizers", self.log_normalizers, get_args(LogNormalizers))
-        _check_float("log_z_penalty", self.log_z_penalty, 0, 1e6)
-        if self.shared_noise and self.log_normalizers == "learned":
-            raise NcelmError("`shared_noise` goes with `log_normalizers` fixed, not learned: change one of them")
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Ranking NCE (Ma & Collins 2018): softmax over the target and the noise samples of s(w, h) - log Pn(w)."""
-
-    name: ClassVar[str] = "ranking"
-    samples: int = 25
-    shared_noise: bool = False
-    log_z_penalty: float = 0.0
-
-    def __post_init__(self) -> None:
-        _check_samples(self.samples)
-        _check_bool("shared_noise", self.shared_noise)
-        _check_float("log_z_penalty", self.log_z_penalty, 0, 1e6)
-
-
-@dataclass(frozen=True)
-class MaximumLikelihood:
-    """Exact maximum likelihood (Eq. 4): the normalizer is a sum over the vocabulary."""
-
-    name: ClassVar[str] = "ml"
-
-
-@dataclass(frozen=True)
-class ImportanceSampling:
-    """Importance sampling of the likelihood gradient (Eq. 5), with a fixed or an adaptive number of samples."""
-
-    name: ClassVar[str] = "importance"
-    samples: int = 25
-    min_effective_samples: float = 0.0  # draw until the effective sample size is at least this; 0: a fixed number
-    max_samples: int = 1000  # upper limit of the adaptive number of samples
-
-    def __post_init__(self) -> None:
-        _check_samples(self.samples)
-        _check_int("max_samples", self.max_samples, 1, 100_000)
-        _check_float("min_effective_samples", self.min_effective_samples, 0, 100_000)
-        effective = self.min_effective_samples
-        _check("min_effective_samples", effective, effective <= self.max_samples, "a number from 0 to `max_samples`")
-        _check("max_samples", self.max_samples, self.samples <= self.max_samples or not self.adaptive,
-               f"at least the {self.samples} of `noise_samples`")  # fmt: skip
-
-    @property
-    def adaptive(self) -> bool:
-        """Whether the number of samples depends on the effective sample size."""
-        return self.min_effective_samples > 0
-
-
-@dataclass(frozen=True)
-class ContrastiveFamily:
-    """A member of the family of estimators of Pihlaja, Gutmann & Hyvärinen (2010), which includes NCE."""
-
-    name: ClassVar[str] = "family"
-    member: Member = "nce"
-    samples: int = 25
-    log_normalizers: LogNormalizers = "fixed"
-
-    def __post_init__(self) -> None:
-        _check_choice("family_member", self.member, get_args(Member))
-        _check_samples(self.samples)
-        _check_choice("log_normalizers", self.log_normalizers, get_args(LogNormalizers))
-
-
-Loss = NCE | Ranking | MaximumLikelihood | ImportanceSampling | ContrastiveFamily
-
-
-# -- noise distributions ---------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class UnigramNoise:
-    """Pn(w) is proportional to the training count of w."""
-
-    name: ClassVar[str] = "unigram"
-
-
-@dataclass(frozen=True)
-class UniformNoise:
-    """Pn(w) is the same for all words."""
-
-    name: ClassVar[str] = "uniform"
-
-
-@dataclass(frozen=True)
-class PowerNoise:
-    """Pn(w) is proportional to a power of the training count of w."""
-
-    name: ClassVar[str] = "power"
-    power: float = 0.75
-
-    def __post_init__(self) -> None:
-        _check_float("noise_power", self.power, 0, 10)
-
-
-@dataclass(frozen=True)
-class BigramNoise:
-    """Pn(w|v) is the bigram distribution of the training text, smoothed with the unigram distribution."""
-
-    name: ClassVar[str] = "bigram"
-    smoothing: float = 1000.0  # α: weight of the unigram distribution, in counts
-
-    def __post_init__(self) -> None:
-        _check_float("bigram_smoothing", self.smoothing, 0, 1e6, positive=True)
-
-
-NoiseDistribution = UnigramNoise | UniformNoise | PowerNoise | BigramNoise
-
-
-# -- optimizers ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Sgd:
-    """Stochastic gradient descent."""
-
-    name: ClassVar[str] = "sgd"
-
-
-@dataclass(frozen=True)
-class Adagrad:
-    """Adagrad: each coordinate's gradient is divided by the root of its accumulated squares."""
-
-    name: ClassVar[str] = "adagrad"
-    initial_accumulator: float = 0.0
-    warmup_steps: int = 20
-
-    def __post_init__(self) -> None:
-        _check_float("initial_accumulator", self.initial_accumulator, 0, 1e6)
-        _check_int("warmup_steps", self.warmup_steps, 1, 1_000_000_000)
-
-
-@dataclass(frozen=True)
-class Adam:
-    """Adam (Kingma & Ba 2015): running means of gradients and of their squares."""
-
-    name: ClassVar[str] = "adam"
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    warmup_steps: int = 20
-
-    def __post_init__(self) -> None:
-        for option, beta in (("adam_beta1", self.beta1), ("adam_beta2", self.beta2)):
-            _check_float(option, beta, 0, 1)
-            _check(option, beta, beta < 1, "a number from 0 to less than 1")
-        _check_float("adam_epsilon", self.epsilon, 0, 1, positive=True)
-        _check_int("warmup_steps", self.warmup_steps, 1, 1_000_000_000)
-
-
-Optimizer = Sgd | Adagrad | Adam
-
-
-# -- learning-rate schedules -----------------------------------------------------------------------------------------
-
-
-def _check_epochs(epochs: object) -> None:
-    _check_int("epochs", epochs, 1, 1_000_000)
-
-
-@dataclass(frozen=True)
-class Linear:
-    """The learning rate decays linearly to zero over all epochs."""
-
-    name: ClassVar[str] = "linear"
-    epochs: int = 5
-
-    def __post_init__(self) -> None:
-        _check_epochs(self.epochs)
-
-
-@dataclass(frozen=True)
-class Halve:
-    """The learning rate is halved when validation perplexity stops falling; early stopping."""
-
-    name: ClassVar[str] = "halve"
-    epochs: int = 5  # at most
-    patience: int = 3  # epochs without improvement before training stops
-    min_improvement: float = 0.001  # relative decrease of validation perplexity that counts as an improvement
-
-    def __post_init__(self) -> None:
-        _check_epochs(self.epochs)
-        _check_int("patience", self.patience, 1, 1_000_000_000)
-        _check_float("min_improvement", self.min_improvement, 0, 1)
-
-
-Schedule = Linear | Halve
-
-
-# -- the rest --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Regularization:
-    """Weight decay, dropout and gradient clipping."""
-
-    weight_decay: float = 0.0  # λ: λ times a row is added to its gradient in each update of the row
-    weight_decay_per_epoch: float = 0.0  # the same, divided by the expected number of updates of the row in an epoch
-    dropout: float = 0.0  # probability of a coordinate of the predicted vector to be zero in training
-    clip_norm: float = 0.0  # PyTorch: maximum norm of the gradients of layers (not of embeddings); 0: no clipping
-
-    def __post_init__(self) -> None:
-        for name in ("weight_decay", "weight_decay_per_epoch", "clip_norm"):
-            _check_float(name, getattr(self, name), 0, 1e6)
-        _check_float("dropout", self.dropout, 0, 0.9)
-
-
-@dataclass(frozen=True)
-class Init:
-    """Initial word vectors."""
-
-    std: float = 0.1  # standard deviation of random initial values
-    run: str = ""  # path of a run whose word vectors, cut to `dim` and scaled to length 1, replace random ones
-
-    def __post_init__(self) -> None:
-        _check_float("init_std", self.std, 0, 1e6, positive=True)
-        _check("init_from", self.run, isinstance(self.run, str) and "\0" not in self.run, "the path of a run")
-
-
-@dataclass(frozen=True)
-class Distributed:
-    """Training with several processes (torchrun)."""
-
-    sync_interval: int = 0  # words of text between two synchronisations; 0: a default that depends on the text
-
-    def __post_init__(self) -> None:
-        _check_int("sync_interval", self.sync_interval, 0, 1_000_000_000)
-
 
 # The alternatives of each tagged union, by the field of TrainConfig and by tag
 UNIONS: dict[str, dict[str, type]] = {
@@ -353,24 +121,22 @@ class TrainConfig:
             value = getattr(self, slot)
             if not isinstance(value, tuple(alternatives.values())):
                 names = ", ".join(alternative.__name__ for alternative in alternatives.values())
-                raise NcelmError(
-                    f"`{slot}` is {value!r}: give a {names}, or a name to with_changes, such as {slot}={next(iter(alternatives))!r}"
-                )
+                raise NcelmError(f"`{slot}` is {value!r}: give a {names}; with_changes also takes a name")
         for slot, part in PARTS.items():
-            _check(slot, getattr(self, slot), isinstance(getattr(self, slot), part), f"a {part.__name__}")
-        _check_float("learning_rate", self.learning_rate, 0, 1e6, positive=True)
-        _check_float("matrix_lr_scale", self.matrix_lr_scale, 0, 1e6)
-        _check_int("batch_size", self.batch_size, 1, 1_000_000)
-        _check_int("bptt_length", self.bptt_length, 1, 1_000_000)
-        _check_int("seed", self.seed, 0, 2**63 - 1)
-        _check_choice("engine", self.engine, get_args(EngineName))
+            check(slot, getattr(self, slot), isinstance(getattr(self, slot), part), f"a {part.__name__}")
+        check_float("learning_rate", self.learning_rate, 0, 1e6, positive=True)
+        check_float("matrix_lr_scale", self.matrix_lr_scale, 0, 1e6)
+        check_int("batch_size", self.batch_size, 1, 1_000_000)
+        check_int("bptt_length", self.bptt_length, 1, 1_000_000)
+        check_int("seed", self.seed, 0, 2**63 - 1)
+        check_choice("engine", self.engine, get_args(EngineName))
         self._check_combinations()
 
     def _check_combinations(self) -> None:
         """Check what the types of the fields do not exclude."""
         architecture, bigram = self.model.architecture, isinstance(self.noise, BigramNoise)
         if architecture == "lstm":
-            _check("bptt_length", self.bptt_length, self.bptt_length <= self.batch_size, "at most `batch_size`")
+            check("bptt_length", self.bptt_length, self.bptt_length <= self.batch_size, "at most `batch_size`")
         if self.init.run and architecture == "maximum-entropy":
             raise NcelmError("a maximum-entropy model has no word vectors: leave `init_from` out")
         if bigram and getattr(self.loss, "shared_noise", False):
@@ -428,7 +194,7 @@ class TrainConfig:
 
     @classmethod
     def from_dict(cls, content: Any) -> "TrainConfig":
-        """Return the configuration that `to_dict` wrote. The content is not trusted; fields that it lacks have defaults."""
+        """Return the configuration that `to_dict` wrote. The content is not trusted; missing fields have defaults."""
         given = dict(_dictionary("configuration", content))
         for slot, alternatives in UNIONS.items():
             if slot in given:

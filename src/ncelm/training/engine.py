@@ -1,7 +1,7 @@
 """The workbench of training: the buffers that the compiled kernels share, and one call to run many minibatches."""
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ncelm.models.base import corpus_view
 from ncelm.models.log_bilinear import LogBilinear
 from ncelm.noise import BigramNoise, Noise
 from ncelm.text.store import TokenStore
+from ncelm.training.backend import ImportanceWeights
 from ncelm.training.config import NCE, Adagrad, ContrastiveFamily, ImportanceSampling, Ranking, Sgd, TrainConfig
 
 PLAN_BYTES = 32 << 20  # minibatches are planned ahead in groups that take about so much memory …
@@ -226,18 +227,6 @@ def create(
     )
 
 
-class Weights(NamedTuple):
-    """How importance sampling fared in one minibatch."""
-
-    effective_samples: float  # of an example, mean
-    least_effective_samples: float
-    samples: float  # drawn for an example, mean
-    largest_log_weight: float  # log v …
-    share: float  # … what part of the sum of its example's weights that is …
-    word: int  # … whose …
-    context: list[int]  # … and where
-
-
 class Engine:
     """Runs minibatches of one training split through the kernels, with all threads."""
 
@@ -293,11 +282,11 @@ class Engine:
         self.team.run(self.kernel, 1 + kernels.PHASES * steps, *arguments)
         return self.work.losses[:steps].sum(axis=1)
 
-    def weights(self, row: int) -> Weights:
+    def weights(self, row: int) -> ImportanceWeights:
         """The importance weights of the row-th minibatch of the last call."""
         blocks, size = self.work.weights[row], int(self.plan.sizes[row])
         log_weight, share, word, example = blocks[blocks[:, 3].argmax(), 3:]
-        return Weights(
+        return ImportanceWeights(
             effective_samples=float(blocks[:, 0].sum()) / size,
             least_effective_samples=float(blocks[:, 1].min()),
             samples=float(blocks[:, 2].sum()) / size,

@@ -1,15 +1,13 @@
 """The registry of training options: flat names for the fields of the nested configuration.
 
-`ncelm.train(store, out, noise_samples=50)`, `TrainConfig.with_changes(noise_samples=50)` and the flag `--noise-samples 50`
-are the same option. `OPTIONS` lists all of them, by group; the command line builds its flags from it. Types, choices and the alternatives
-that an option goes with are read from the dataclasses of `ncelm.training.config`.
+`ncelm.train(store, out, noise_samples=50)`, `TrainConfig.with_changes(noise_samples=50)` and the flag
+`--noise-samples 50` are the same option. `OPTIONS` lists all options, by group; the command line builds its flags from
+it. Types, choices and the alternatives that an option goes with are read from the dataclasses of the configuration.
 
-Errors of the library name options in backticks: "`noise_samples` is 0: give …". `with_flags` replaces these names by
-flags for the command line.
+Errors name options in backticks, "`noise_samples` is 0: give …"; the command line replaces these names by flags.
 """
 
-import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -38,11 +36,6 @@ class Option:
 
 # Flags that differ from the names of their options
 _FLAGS = {"architecture": "--model"}
-# Parameters of `ncelm.train` and `ncelm.prepare` that errors of the training package mention
-_OTHER_PARAMETERS = (
-    "out", "resume", "threads", "checkpoint_minutes", "valid", "valid_sentences", "vocabulary_size",
-)  # fmt: skip
-
 # Group, then name, path and help of each option, the most common ones first
 _DECLARED: dict[str, tuple[tuple[str, str, str], ...]] = {
     "model": (
@@ -51,8 +44,8 @@ _DECLARED: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("matrices", "model.matrices",
          "Context matrices: full (section 4 of the paper) or diagonal (section 5; much faster for large dimensions)."),
         ("context_after", "model.context_after",
-         "Number of context words after the predicted word. A model with context on both sides fills gaps; its sentence "
-         "scores are not probabilities."),
+         "Number of context words after the predicted word. A model with context on both sides fills gaps; its scores "
+         "of sentences are not probabilities."),
         ("tied_embeddings", "model.tied_embeddings", "Use one table for context vectors and target vectors."),
         ("architecture", "model.architecture",
          "Architecture of the model. All but log-bilinear need PyTorch (the extra `torch`)."),
@@ -128,7 +121,7 @@ _DECLARED: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "distributed": (
         ("sync_interval", "distributed.sync_interval",
-         "Words of text between two synchronisations of the workers; 0 for 1/500 of the text, or more in a small text."),
+         "Words of text between two synchronisations of the workers; 0 for 1/500 of the text, more in a small text."),
     ),
 }  # fmt: skip
 _ALIASES = {"learning_rate": ("--lr",)}
@@ -166,24 +159,12 @@ def flag(name: str) -> str:
     return OPTIONS[name].flag if name in OPTIONS else "--" + name.replace("_", "-")
 
 
-def with_flags(message: str, others: Collection[str] = _OTHER_PARAMETERS) -> str:
-    """Return an error message in which options in backticks, and the parameters `others`, are replaced by flags.
-
-    >>> with_flags("`noise_samples` goes with `loss` nce, not ml")
-    '--noise-samples goes with --loss nce, not ml'
-    """
-
-    def replacement(match: re.Match[str]) -> str:
-        return flag(match[1]) if match[1] in OPTIONS or match[1] in others else match[0]
-
-    return re.sub(r"`([a-z][a-z0-9_]*)`", replacement, message)
-
-
 def to_flat(config: TrainConfig) -> dict[str, Any]:
     """Return the options of a configuration by flat name, without those that do not go with its alternatives."""
     flat: dict[str, Any] = {}
+    chosen = {slot: getattr(config, slot).name for slot in UNIONS}
     for option in OPTIONS.values():
-        if _misfit(option, config) is None:
+        if goes_with(option, chosen):
             value: Any = config
             for name in option.path:
                 value = getattr(value, name)
@@ -194,9 +175,9 @@ def to_flat(config: TrainConfig) -> dict[str, Any]:
 def from_flat(flat: Mapping[str, Any], base: TrainConfig | None = None) -> TrainConfig:
     """Return `base` with the options in `flat` changed.
 
-    A new loss, noise, optimizer or schedule takes over the fields that it shares with the former one, and has defaults for others. An
-    option that does not go with the alternatives chosen is an error. Nested fields may be given as a whole
-    (model=ModelConfig(…), loss=NCE(…)).
+    A new loss, noise, optimizer or schedule keeps the fields that it shares with the former one; its other fields have
+    defaults. An option that does not go with the alternatives chosen is an error. A nested field may be given as a
+    whole: model=ModelConfig(…), loss=NCE(…).
     """
     base = base or TrainConfig()
     whole = {name: value for name, value in flat.items() if name in PARTS or _is_alternative(name, value)}
@@ -204,6 +185,9 @@ def from_flat(flat: Mapping[str, Any], base: TrainConfig | None = None) -> Train
     for name in changes:
         if name not in OPTIONS:
             raise NcelmError(f"there is no training option {name!r}: see `ncelm train --help`")
+    for slot, part in PARTS.items():
+        if slot in whole and not isinstance(whole[slot], part):
+            raise NcelmError(f"`{slot}` is {whole[slot]!r}: give a {part.__name__}")
     slots = {slot: whole.get(slot, getattr(base, slot)) for slot in (*UNIONS, *PARTS)}
     for slot in UNIONS:
         if slot in changes:
@@ -213,8 +197,7 @@ def from_flat(flat: Mapping[str, Any], base: TrainConfig | None = None) -> Train
     top: dict[str, Any] = {}
     for name, value in changes.items():
         option = OPTIONS[name]
-        if problem := _misfit_of(option, chosen):
-            raise NcelmError(problem)
+        _check_goes_with(option, chosen)
         if len(option.path) == 2:
             nested[option.path[0]][option.path[1]] = value
         elif name not in UNIONS:
@@ -237,14 +220,13 @@ def _switched(slot: str, former: Any, tag: Any) -> Any:
     return alternative(**{name: getattr(former, name) for name in shared})
 
 
-def _misfit(option: Option, config: TrainConfig) -> str | None:
-    return _misfit_of(option, {slot: getattr(config, slot).name for slot in UNIONS})
+def goes_with(option: Option, chosen: Mapping[str, str]) -> bool:
+    """Return whether an option goes with these tags of loss, noise, optimizer and schedule."""
+    return all(chosen[slot] in tags for slot, tags in option.goes_with.items())
 
 
-def _misfit_of(option: Option, chosen: Mapping[str, str]) -> str | None:
-    """Return why an option does not go with the tags chosen; None if it does."""
+def _check_goes_with(option: Option, chosen: Mapping[str, str]) -> None:
     for slot, tags in option.goes_with.items():
         if chosen[slot] not in tags:
             listed = " or ".join(filter(None, [", ".join(tags[:-1]), tags[-1]]))
-            return f"`{option.name}` goes with `{slot}` {listed}, not {chosen[slot]}"
-    return None
+            raise NcelmError(f"`{option.name}` goes with `{slot}` {listed}, not {chosen[slot]}")

@@ -49,7 +49,7 @@ def ptb_shared() -> TrainConfig:
 
 
 def ptb_quick() -> TrainConfig:
-    """The paper's perplexity on the Penn Treebank in one epoch: minibatches of 125 words that share 175 noise samples."""
+    """The paper's perplexity on the Penn Treebank in one epoch: minibatches of 125 words with 175 noise samples."""
     return TrainConfig(
         model=ModelConfig(context=2),
         loss=NCE(samples=175, shared_noise=True),

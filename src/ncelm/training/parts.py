@@ -1,0 +1,302 @@
+"""The parts of a training configuration: losses, noise distributions, optimizers, schedules and the rest.
+
+Each class is a frozen dataclass that validates itself; errors name options by their flat names, in backticks. The
+alternatives of a tagged union have a class attribute `name`.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, get_args
+
+from ncelm.errors import NcelmError
+from ncelm.losses.functions import Member
+
+LogNormalizers = Literal["fixed", "learned"]
+
+
+# -- validation ------------------------------------------------------------------------------------------------------
+
+
+def check(option: str, value: object, valid: bool, expected: str) -> None:
+    """Raise NcelmError unless the value of an option is valid."""
+    if not valid:
+        raise NcelmError(f"`{option}` is {value!r}: give {expected}")
+
+
+def check_int(option: str, value: object, low: int, high: int) -> None:
+    """Raise NcelmError unless a value is an integer in this range."""
+    # bool is a subclass of int
+    check(option, value, type(value) is int and low <= value <= high, f"a whole number from {low:,} to {high:,}")
+
+
+def check_float(option: str, value: object, low: float, high: float, positive: bool = False) -> None:
+    """Raise NcelmError unless a value is a finite number in this range, and not 0 if it must be positive."""
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    valid = number and low <= value <= high and (value > 0 or not positive)  # type: ignore[operator]
+    check(
+        option,
+        value,
+        valid,
+        f"a positive number, at most {high:g}" if positive else f"a number from {low:g} to {high:g}",
+    )
+
+
+def _check_bool(option: str, value: object) -> None:
+    check(option, value, type(value) is bool, "True or False")
+
+
+def check_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise NcelmError unless a value is one of the choices."""
+    check(option, value, isinstance(value, str) and value in choices, f"one of {', '.join(choices)}")
+
+
+def _check_samples(samples: object) -> None:
+    check_int("noise_samples", samples, 1, 100_000)
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NCE:
+    """Noise-contrastive estimation: classify words as text or noise (Eq. 7-13)."""
+
+    name: ClassVar[str] = "nce"
+    samples: int = 25  # noise samples per target word, or per minibatch with shared_noise: k
+    shared_noise: bool = False  # one set of noise samples for all words of a minibatch
+    log_normalizers: LogNormalizers = "fixed"  # c_h is 0, or one learned parameter per distinct context
+    log_z_penalty: float = 0.0  # coefficient of the squared log-normalizer, estimated from the noise samples
+
+    def __post_init__(self) -> None:
+        _check_samples(self.samples)
+        _check_bool("shared_noise", self.shared_noise)
+        check_choice("log_normalizers", self.log_normalizers, get_args(LogNormalizers))
+        check_float("log_z_penalty", self.log_z_penalty, 0, 1e6)
+        if self.shared_noise and self.log_normalizers == "learned":
+            raise NcelmError("`shared_noise` goes with `log_normalizers` fixed, not learned: change one of them")
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Ranking NCE (Ma & Collins 2018): softmax over the target and the noise samples of s(w, h) - log Pn(w)."""
+
+    name: ClassVar[str] = "ranking"
+    samples: int = 25
+    shared_noise: bool = False
+    log_z_penalty: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_samples(self.samples)
+        _check_bool("shared_noise", self.shared_noise)
+        check_float("log_z_penalty", self.log_z_penalty, 0, 1e6)
+
+
+@dataclass(frozen=True)
+class MaximumLikelihood:
+    """Exact maximum likelihood (Eq. 4): the normalizer is a sum over the vocabulary."""
+
+    name: ClassVar[str] = "ml"
+
+
+@dataclass(frozen=True)
+class ImportanceSampling:
+    """Importance sampling of the likelihood gradient (Eq. 5), with a fixed or an adaptive number of samples."""
+
+    name: ClassVar[str] = "importance"
+    samples: int = 25
+    min_effective_samples: float = 0.0  # draw until the effective sample size is at least this; 0: a fixed number
+    max_samples: int = 1000  # upper limit of the adaptive number of samples
+
+    def __post_init__(self) -> None:
+        _check_samples(self.samples)
+        check_int("max_samples", self.max_samples, 1, 100_000)
+        check_float("min_effective_samples", self.min_effective_samples, 0, 100_000)
+        effective = self.min_effective_samples
+        check("min_effective_samples", effective, effective <= self.max_samples, "a number from 0 to `max_samples`")
+        check("max_samples", self.max_samples, self.samples <= self.max_samples or not self.adaptive,
+               f"at least the {self.samples} of `noise_samples`")  # fmt: skip
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the number of samples depends on the effective sample size."""
+        return self.min_effective_samples > 0
+
+
+@dataclass(frozen=True)
+class ContrastiveFamily:
+    """A member of the family of estimators of Pihlaja, Gutmann & Hyvärinen (2010), which includes NCE."""
+
+    name: ClassVar[str] = "family"
+    member: Member = "nce"
+    samples: int = 25
+    log_normalizers: LogNormalizers = "fixed"
+
+    def __post_init__(self) -> None:
+        check_choice("family_member", self.member, get_args(Member))
+        _check_samples(self.samples)
+        check_choice("log_normalizers", self.log_normalizers, get_args(LogNormalizers))
+
+
+Loss = NCE | Ranking | MaximumLikelihood | ImportanceSampling | ContrastiveFamily
+
+
+# -- noise distributions ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class UnigramNoise:
+    """Pn(w) is proportional to the training count of w."""
+
+    name: ClassVar[str] = "unigram"
+
+
+@dataclass(frozen=True)
+class UniformNoise:
+    """Pn(w) is the same for all words."""
+
+    name: ClassVar[str] = "uniform"
+
+
+@dataclass(frozen=True)
+class PowerNoise:
+    """Pn(w) is proportional to a power of the training count of w."""
+
+    name: ClassVar[str] = "power"
+    power: float = 0.75
+
+    def __post_init__(self) -> None:
+        check_float("noise_power", self.power, 0, 10)
+
+
+@dataclass(frozen=True)
+class BigramNoise:
+    """Pn(w|v) is the bigram distribution of the training text, smoothed with the unigram distribution."""
+
+    name: ClassVar[str] = "bigram"
+    smoothing: float = 1000.0  # α: weight of the unigram distribution, in counts
+
+    def __post_init__(self) -> None:
+        check_float("bigram_smoothing", self.smoothing, 0, 1e6, positive=True)
+
+
+NoiseDistribution = UnigramNoise | UniformNoise | PowerNoise | BigramNoise
+
+
+# -- optimizers ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Stochastic gradient descent."""
+
+    name: ClassVar[str] = "sgd"
+
+
+@dataclass(frozen=True)
+class Adagrad:
+    """Adagrad: each coordinate's gradient is divided by the root of its accumulated squares."""
+
+    name: ClassVar[str] = "adagrad"
+    initial_accumulator: float = 0.0
+    warmup_steps: int = 20
+
+    def __post_init__(self) -> None:
+        check_float("initial_accumulator", self.initial_accumulator, 0, 1e6)
+        check_int("warmup_steps", self.warmup_steps, 1, 1_000_000_000)
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Adam (Kingma & Ba 2015): running means of gradients and of their squares."""
+
+    name: ClassVar[str] = "adam"
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    warmup_steps: int = 20
+
+    def __post_init__(self) -> None:
+        for option, beta in (("adam_beta1", self.beta1), ("adam_beta2", self.beta2)):
+            check_float(option, beta, 0, 1)
+            check(option, beta, beta < 1, "a number from 0 to less than 1")
+        check_float("adam_epsilon", self.epsilon, 0, 1, positive=True)
+        check_int("warmup_steps", self.warmup_steps, 1, 1_000_000_000)
+
+
+Optimizer = Sgd | Adagrad | Adam
+
+
+# -- learning-rate schedules -----------------------------------------------------------------------------------------
+
+
+def _check_epochs(epochs: object) -> None:
+    check_int("epochs", epochs, 1, 1_000_000)
+
+
+@dataclass(frozen=True)
+class Linear:
+    """The learning rate decays linearly to zero over all epochs."""
+
+    name: ClassVar[str] = "linear"
+    epochs: int = 5
+
+    def __post_init__(self) -> None:
+        _check_epochs(self.epochs)
+
+
+@dataclass(frozen=True)
+class Halve:
+    """The learning rate is halved when validation perplexity stops falling; early stopping."""
+
+    name: ClassVar[str] = "halve"
+    epochs: int = 5  # at most
+    patience: int = 3  # epochs without improvement before training stops
+    min_improvement: float = 0.001  # relative decrease of validation perplexity that counts as an improvement
+
+    def __post_init__(self) -> None:
+        _check_epochs(self.epochs)
+        check_int("patience", self.patience, 1, 1_000_000_000)
+        check_float("min_improvement", self.min_improvement, 0, 1)
+
+
+Schedule = Linear | Halve
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Regularization:
+    """Weight decay, dropout and gradient clipping."""
+
+    weight_decay: float = 0.0  # λ: λ times a row is added to its gradient in each update of the row
+    weight_decay_per_epoch: float = 0.0  # the same, divided by the expected number of updates of the row in an epoch
+    dropout: float = 0.0  # probability of a coordinate of the predicted vector to be zero in training
+    clip_norm: float = 0.0  # PyTorch: maximum norm of the gradients of layers (not of embeddings); 0: no clipping
+
+    def __post_init__(self) -> None:
+        for name in ("weight_decay", "weight_decay_per_epoch", "clip_norm"):
+            check_float(name, getattr(self, name), 0, 1e6)
+        check_float("dropout", self.dropout, 0, 0.9)
+
+
+@dataclass(frozen=True)
+class Init:
+    """Initial word vectors."""
+
+    std: float = 0.1  # standard deviation of random initial values
+    run: str = ""  # path of a run whose word vectors, cut to `dim` and scaled to length 1, replace random ones
+
+    def __post_init__(self) -> None:
+        check_float("init_std", self.std, 0, 1e6, positive=True)
+        check("init_from", self.run, isinstance(self.run, str) and "\0" not in self.run, "the path of a run")
+
+
+@dataclass(frozen=True)
+class Distributed:
+    """Training with several processes (torchrun)."""
+
+    sync_interval: int = 0  # words of text between two synchronisations; 0: a default that depends on the text
+
+    def __post_init__(self) -> None:
+        check_int("sync_interval", self.sync_interval, 0, 1_000_000_000)

@@ -1,0 +1,189 @@
+"""The start of a training run: a new run directory and initial values, or a checkpoint that is resumed."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from ncelm.distributed import collective
+from ncelm.errors import DivergedError, NcelmError
+from ncelm.io import run
+from ncelm.io.files import atomic_folder, exclusive_lock
+from ncelm.io.metrics import Metrics
+from ncelm.models import description
+from ncelm.noise import Noise
+from ncelm.training.checkpoint import (
+    Snapshot,
+    TrainingState,
+    check_same_run,
+    not_a_checkpoint,
+    read_checkpoint,
+    restore_carried,
+)
+from ncelm.training.diagnostics import Divergence
+from ncelm.training.schedule import ScheduleState
+from ncelm.training.setup import Setup
+
+
+def start(setup: Setup, resume: bool, stack: ExitStack) -> Snapshot:
+    """Return the state that training starts from, on all workers.
+
+    Rank 0 creates the run directory or reads its checkpoint, and broadcasts the result. The run is locked until `stack`
+    is closed. If it is closed by an error before the first checkpoint, a new run directory is removed.
+    """
+    group, started, snapshot = setup.collective, 0.0, None
+    try:
+        if group.rank == 0:
+            snapshot = _start(setup, resume, stack)
+            started = 1.0
+    finally:
+        (started,) = group.broadcast(np.array([started]))
+    if not started:
+        raise NcelmError("worker 0 could not start training: see its error message")
+    snapshot = snapshot or initial_snapshot(setup)
+    # not merged: the names are the same
+    for arrays in (snapshot.model.arrays(), *snapshot.optimizer_state.values()):
+        group.broadcast_arrays(arrays)
+    if group.size > 1:
+        snapshot.state = _broadcast_state(setup, snapshot.state)
+        interval = setup.sync_steps * setup.step_words
+        group.register(snapshot.model.arrays(), snapshot.optimizer_state, setup.store.vocabulary.counts, interval)
+    return snapshot
+
+
+def _start(setup: Setup, resume: bool, stack: ExitStack) -> Snapshot:
+    out, metrics = setup.out, Metrics(setup.out / run.METRICS)
+    # workers that torchrun restarts after a failure resume in any case
+    resume = (resume or collective.restarted()) and out.exists()
+    checkpoint = resume and (out / run.CHECKPOINT).exists()
+    vectors = initial_vectors(setup) if setup.config.init.run and not checkpoint else None
+    if resume:
+        check_same_run(out, setup.store, setup.config, setup.collective.size)
+    else:
+        _create(setup)
+        stack.enter_context(_removed_on_error(out))
+    busy = f"another process is training {out}: wait for it, or choose another `out`"
+    stack.enter_context(exclusive_lock(out / run.LOCK, busy))
+    if resume:
+        for partial in out.glob(".*.partial"):  # of a process that was killed
+            partial.unlink(missing_ok=True)
+        records = metrics.read()
+        if divergence := Divergence.from_record(records[-1]) if records else None:  # it would diverge again
+            raise DivergedError(divergence.message(metrics.path, setup.config.learning_rate))
+    if checkpoint:
+        return restore(setup)
+    snapshot = initial_snapshot(setup)
+    if vectors is not None:
+        set_vectors(snapshot, vectors)
+    metrics.truncate(0)
+    return snapshot
+
+
+@contextmanager
+def _removed_on_error(out: Path) -> Iterator[None]:
+    """Remove a new run directory if an error ends training before the first checkpoint. A divergence is a result."""
+    try:
+        yield
+    except DivergedError:
+        raise
+    except BaseException:
+        if not (out / run.CHECKPOINT).exists():
+            shutil.rmtree(out, ignore_errors=True)
+        raise
+
+
+def _create(setup: Setup) -> None:
+    """Create the run directory with its description."""
+    if (setup.out / run.CONFIG).exists():
+        raise NcelmError(f"{setup.out} exists already: continue with `resume`, or choose another `out`")
+    with atomic_folder(setup.out) as folder:
+        origin = description.Origin.of(setup.store)
+        content = setup.config.to_dict()
+        description.write_description(folder, setup.config.model.architecture, origin, config=content)
+
+
+def initial_snapshot(setup: Setup) -> Snapshot:
+    """Return initial values: random vectors, and biases that make the model the unigram model."""
+    config = setup.config
+    unigram = Noise.from_counts(setup.store.vocabulary.counts).probabilities
+    return Snapshot(
+        model=setup.model_class.initialise(config.model, unigram, config.seed, config.init.std),
+        optimizer_state=setup.shapes.optimizer_state(),
+        log_normalizers=np.zeros(setup.shapes.contexts, np.float32),
+        carried={name: np.zeros(shape, np.float32) for name, shape in setup.shapes.carried.items()},
+        state=TrainingState(ScheduleState(config.learning_rate), workers=setup.collective.size),
+    )
+
+
+def restore(setup: Setup) -> Snapshot:
+    """Return the state of the last checkpoint. Metrics after it are removed."""
+    path, group = setup.out / run.CHECKPOINT, setup.collective
+    arrays, state = read_checkpoint(path, setup.shapes)
+    if state.step > 0 and state.workers != group.size:  # each worker has read a part of its own shard
+        raise NcelmError(
+            f"{setup.out} was stopped by {state.workers} workers within an epoch: resume it with as many workers"
+        )
+    if not state.is_possible(setup.config.schedule.epochs, setup.steps_per_epoch):
+        raise not_a_checkpoint(path)
+    state.workers = group.size
+    snapshot = initial_snapshot(setup)
+    snapshot.state = state
+    parameters = {name: arrays[name].copy() for name in setup.shapes.parameters}
+    snapshot.model = setup.model_class.from_arrays(setup.config.model, parameters)
+    for statistic, by_name in snapshot.optimizer_state.items():
+        for name, array in by_name.items():
+            array[:] = arrays[f"{statistic}.{name}"]
+    if setup.shapes.contexts:
+        snapshot.log_normalizers[:] = arrays["log_normalizers"]
+    if state.step > 0 and group.size == 1:  # of several workers, only rank 0 writes: all start with zeros
+        snapshot.carried = restore_carried(arrays, setup.shapes.carried, path)
+    Metrics(setup.out / run.METRICS).truncate(state.metrics_bytes)
+    if state.best_epoch and not (setup.out / run.MODEL).exists():
+        raise NcelmError(f"{setup.out / run.MODEL} is missing: restore it from a copy, or train with another `out`")
+    setup.store.vocabulary.save(setup.out / run.VOCABULARY)  # in case it was lost
+    return snapshot
+
+
+def _broadcast_state(setup: Setup, state: TrainingState) -> TrainingState:
+    """Return the state of rank 0."""
+    group, content = setup.collective, json.dumps(asdict(state)).encode()
+    (size,) = group.broadcast(np.array([float(len(content))]))
+    characters = np.zeros(int(size))
+    if group.rank == 0:
+        characters[:] = np.frombuffer(content, np.uint8)
+    return TrainingState.from_dict(json.loads(group.broadcast(characters).astype(np.uint8).tobytes()))
+
+
+# -- initial vectors -------------------------------------------------------------------------------------------------
+
+
+def initial_vectors(setup: Setup) -> np.ndarray:
+    """Return the word vectors of the run `init_from`, (V, d), scaled to length 1; words without a vector have zeros."""
+    from ncelm.language_model import load_scorer
+
+    path, dim = Path(setup.config.init.run), setup.config.model.dim
+    given = load_scorer(path)
+    if given.vocabulary.digest != setup.store.vocabulary.digest:
+        raise NcelmError(f"{path} has another vocabulary than {setup.store.path}: give a run of the same store")
+    vectors = np.array(given.vectors(), np.float32)
+    if vectors.shape[1] < dim:
+        raise NcelmError(
+            f"{path} has vectors of {vectors.shape[1]} dimensions, and `dim` is {dim}: give a run with at least {dim} "
+            "dimensions, or lower `dim`"
+        )
+    vectors = vectors[:, :dim]
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)  # (V, 1)
+    return np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+
+
+def set_vectors(snapshot: Snapshot, vectors: np.ndarray) -> None:
+    """Replace the random vectors of a model, except those of words without a vector."""
+    known = np.flatnonzero(vectors.any(axis=1))
+    for name, table in snapshot.model.arrays().items():
+        # the output table of a feed-forward network may have another width
+        if name in ("context_vectors", "target_vectors") and table.shape[1] == vectors.shape[1]:
+            table[known] = vectors[known]
