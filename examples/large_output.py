@@ -1,9 +1,9 @@
-"""A classifier with half a million classes, trained by NCE beside the exact softmax: time and memory of both.
+"""Train a classifier with 500,000 classes by NCE and by the exact softmax; print time, memory and perplexity of both.
 
-    python examples/large_output.py [--classes 500000] [--steps 200]
+    python examples/large_output.py [--classes 500000] [--steps 500]
 
-The task is made up so that the answer is known: each class has a hidden direction, an example is a noisy copy of its
-class's direction, and class frequencies follow Zipf's law. Needs `pip install 'ncelm[torch]'`.
+The data are synthetic: each class has a random direction, an example is the direction of its class plus noise, and
+class frequencies follow Zipf's law. Needs `pip install 'ncelm[torch]'`.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from ncelm.torch import NCELoss
 
 
 def batches(classes: int, dim: int, size: int, seed: int = 0):
-    """Endless (inputs (size, dim), targets (size,)), and the class frequencies."""
+    """Return an iterator over batches, inputs (size, dim) and targets (size,), and the class frequencies."""
     random = torch.Generator().manual_seed(seed)
     directions = torch.randn(classes, dim, generator=random)
     frequencies = 1.0 / torch.arange(1, classes + 1)
@@ -35,19 +35,19 @@ def batches(classes: int, dim: int, size: int, seed: int = 0):
 
 
 class Exact(nn.Module):
-    """What one would write: a linear layer and the cross-entropy."""
+    """A linear layer and the exact cross-entropy."""
 
     def __init__(self, dim: int, classes: int) -> None:
         super().__init__()
         self.linear = nn.Linear(dim, classes)
 
     def forward(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss."""
+        """Return the mean loss."""
         return nn.functional.cross_entropy(self.linear(hidden), targets)
 
 
 def train(kind: str, chosen: argparse.Namespace) -> dict[str, float]:
-    """Time of a step, the program's peak of memory, and how well the classes were learned, of one way to train."""
+    """Train with one loss; return the median time of a step, peak memory, and the exact perplexity of a new batch."""
     data, frequencies = batches(chosen.classes, chosen.dim, chosen.batch)
     steps = chosen.steps if kind == "nce" else chosen.exact_steps
     if kind == "nce":
@@ -63,26 +63,26 @@ def train(kind: str, chosen: argparse.Namespace) -> dict[str, float]:
         loss(hidden, targets).backward()
         optimizer.step()
         seconds.append(time.perf_counter() - began)
-    answer = {
+    result = {
         "steps": steps,
         "seconds": statistics.median(seconds),
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-    hidden, targets = next(data)  # of the same classes, not seen before; exact for both, once evaluated
-    return answer | {"perplexity": loss.eval()(hidden, targets).exp().item()}
+    hidden, targets = next(data)  # in evaluation mode both losses are exact
+    return result | {"perplexity": loss.eval()(hidden, targets).exp().item()}
 
 
 def main() -> None:
-    """Train both ways, each in a process of its own, and say how long a step took."""
+    """Train with both losses, each in its own process, and print the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--classes", type=int, default=500_000)
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=500, help="by NCE")
-    parser.add_argument("--exact-steps", type=int, default=5, help="by the exact softmax")
-    parser.add_argument("--only", choices=["nce", "exact"], help=argparse.SUPPRESS)  # the process of one of them
+    parser.add_argument("--steps", type=int, default=500, help="training steps with NCE")
+    parser.add_argument("--exact-steps", type=int, default=5, help="training steps with the exact softmax")
+    parser.add_argument("--only", choices=["nce", "exact"], help=argparse.SUPPRESS)  # one of the two processes
     chosen = parser.parse_args()
-    torch.sparse.check_sparse_tensor_invariants.disable()  # PyTorch's default, said aloud so that it does not warn
+    torch.sparse.check_sparse_tensor_invariants.disable()  # the default; PyTorch warns if it is not set explicitly
     if chosen.only:
         print(json.dumps(train(chosen.only, chosen)))
         return
@@ -91,10 +91,10 @@ def main() -> None:
         command = [sys.executable, *sys.argv, "--only", kind]
         found[kind] = one = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
         print(
-            f"{name:22} {1e3 * one['seconds']:9.2f} ms a step, {one['megabytes']:7,.0f} MB at the peak; "
+            f"{name:22} {1e3 * one['seconds']:9.2f} ms per step, {one['megabytes']:7,.0f} MB peak memory; "
             f"perplexity after {one['steps']} steps {one['perplexity']:,.0f}"
         )
-    print(f"NCE's step is {found['exact']['seconds'] / found['nce']['seconds']:.0f} × as fast")
+    print(f"Speed-up of NCE: {found['exact']['seconds'] / found['nce']['seconds']:.0f}")
 
 
 if __name__ == "__main__":
