@@ -1,4 +1,4 @@
-"""Runs from ARPA files, and ARPA files from runs."""
+"""Conversion between runs and ARPA files."""
 
 import hashlib
 from pathlib import Path
@@ -9,17 +9,17 @@ from ncelm.io.files import atomic_folder, check_not_existing
 from ncelm.language_model import LanguageModel
 from ncelm.models import description
 from ncelm.models.ngram.arpa import OnNgrams, read_arpa, write_arpa
-from ncelm.models.ngram.model import NGramModel, write_run
+from ncelm.models.ngram.query import NGramModel, write_run
 from ncelm.text.settings import TextSettings
 from ncelm.text.store import Boundary, TokenStore
 
 
 def export_arpa(run_folder: Path | str, path: Path | str, progress: OnNgrams | None = None) -> LanguageModel:
-    """Write the n-gram model of a run as an ARPA file, which must not exist; packed if its name ends with .gz."""
+    """Write the n-gram model of a run to a new ARPA file, compressed if its name ends with .gz; return the model."""
     lm = LanguageModel.load(run_folder)
     if not isinstance(lm.model, NGramModel):
         raise NcelmError(
-            f"{run_folder} is no n-gram model, and only those can be written as ARPA files: give a run of `ncelm ngram`"
+            f"{run_folder} is not an n-gram model, and cannot be written as an ARPA file: give a run of `ncelm ngram`"
         )
     write_arpa(Path(path), lm.model, lm.vocabulary, progress)
     return lm
@@ -32,16 +32,16 @@ def import_arpa(
     lowercase: bool = False,
     progress: OnNgrams | None = None,
 ) -> LanguageModel:
-    """Read an ARPA file and write the run `out`.
+    """Read an ARPA file, write the run `out`, and return the model.
 
-    With `like`, a token store or a run, words get the ids they have there and text is read as it is there, so that the
-    model can be evaluated on that store and mixed with models of it; otherwise words stand between blanks.
+    With `like`, a token store or a run, the model has the word ids and the tokenization of `like`, so that it can be
+    evaluated on that store and mixed with its models. Otherwise words are separated by blanks.
     """
     path, out = Path(path), Path(out)
     check_not_existing(out)
-    origin = _origin_like(Path(like)) if like else None
+    origin = _origin_of(Path(like)) if like else None
     if origin and lowercase:
-        raise NcelmError("--like says how text is read: leave --lowercase out")
+        raise NcelmError("`like` determines the tokenization: leave `lowercase` out")
     model, vocabulary = read_arpa(path, origin.vocabulary if origin else None, progress)
     boundary = _boundary(path, model, origin.boundary if origin else None)
     origin = origin or description.Origin(vocabulary, boundary, TextSettings(lowercase=lowercase), None, None)
@@ -49,25 +49,26 @@ def import_arpa(
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         write_run(folder, model, origin, arpa_sha256=digest)
-    return LanguageModel(model, origin.vocabulary, origin.boundary, origin.text, origin.store)
+    return LanguageModel.of(model, origin)
 
 
-def _boundary(path: Path, model: NGramModel, wanted: Boundary | None) -> Boundary:
-    """Does a model know how sentences begin? Then text is sentence by sentence to it; otherwise one stream."""
-    begin = model.counts[0] - 1
+def _boundary(path: Path, model: NGramModel, expected: Boundary | None) -> Boundary:
+    """Return "sentence" if the model has n-grams that start with <s>, otherwise "stream"."""
+    begin_id = model.counts[0] - 1
     if model.order == 1:
-        return wanted or "sentence"
-    knows = bool(model.children[begin] < model.children[begin + 1])
-    found: Boundary = "sentence" if knows else "stream"
-    if wanted not in (None, found):
-        what = "has n-grams that begin with <s>" if knows else "has no n-gram that begins with <s>"
+        return expected or "sentence"
+    has_begin = bool(model.children[begin_id] < model.children[begin_id + 1])
+    found: Boundary = "sentence" if has_begin else "stream"
+    if expected not in (None, found):
+        what = "n-grams that start" if has_begin else "no n-gram that starts"
         raise NcelmError(
-            f"{path} {what}, so it goes with text that was prepared with --boundary {found}: give such a --like"
+            f"{path} has {what} with <s>: give a store or run as `like` that was prepared with `boundary` {found}"
         )
     return found
 
 
-def _origin_like(path: Path) -> description.Origin:
+def _origin_of(path: Path) -> description.Origin:
+    """Return the origin of a run or of a token store."""
     if (path / run.CONFIG).exists():
         return description.read_origin(path, run.read_config(path))
     return description.Origin.of(TokenStore.open(path))

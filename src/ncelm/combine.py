@@ -1,7 +1,6 @@
-"""Mix runs into one: weights by EM on held-out text, or given."""
+"""Combinations of runs: `mix` interpolates language models; `blend` makes ensembles for sentence completion."""
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,22 +11,20 @@ from ncelm.io import run
 from ncelm.io.files import atomic_folder, check_not_existing
 from ncelm.kernels.threads import Team
 from ncelm.language_model import LanguageModel, load_scorer
-from ncelm.models import description, ensemble
-from ncelm.models.base import Blank, corpus_view
-from ncelm.models.ensemble import Ensemble, cross_validated, scores_of_parts
+from ncelm.models import description, ensemble, mixture
+from ncelm.models.base import Scorer, corpus_view
+from ncelm.models.ensemble import Ensemble
 from ncelm.models.evaluate import CHUNK
-from ncelm.models.load import part_descriptions
-from ncelm.models.mixture import Mixture, learn_weights, log_probabilities
-from ncelm.models.ngram.model import NGramModel
+from ncelm.models.load import component_references
+from ncelm.models.mixture import Mixture
+from ncelm.models.ngram.query import NGramModel
+from ncelm.models.questions import GeneratedQuestion, generate_questions
 from ncelm.text.store import TokenStore
-from ncelm.text.vocabulary import Vocabulary
 
-RARE = (20, 5000)  # answers and distractors occur so often in the training text
-DISTRACTORS = 4
-CANDIDATES = 6  # are drawn for the distractors: of Holmes, a 5-gram gets as many right as of the challenge, 38.6 %
-PER_SENTENCE = 6  # questions, at most
-SHORTEST = 8  # words of a sentence that questions are made from
-MOST_WORDS = 20_000_000  # a text to learn a few weights from need not be longer; all of it is in memory
+MAX_WORDS = 20_000_000  # of held-out text used to learn mixture weights; bounds the memory
+MIN_QUESTIONS = 20  # per component of an ensemble
+
+OnProgress = Callable[[int, int], None]  # called with the number of words or questions done and their total
 
 
 def mix(
@@ -38,144 +35,90 @@ def mix(
     store: TokenStore | Path | str | None = None,
     split: str = "valid",
     threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> LanguageModel:
-    """Write a run that is the linear interpolation of others, which must stay where they are.
+    """Write the run `out`, the linear interpolation of other runs, and return the model.
 
-    Weights are those that make a split of the store likeliest, the store being that of the first run that has one.
-    `progress` hears how many words of how many have been scored.
+    Without `weights`, the weights maximize the likelihood of a split of a store, by default the store of the first run
+    that has one. `out` refers to its components, which must not be moved.
     """
     paths, out = [Path(path) for path in runs], Path(out)
     if len(paths) < 2:
-        raise NcelmError("a mixture has at least two parts: name two runs or more")
+        raise NcelmError("a mixture needs at least two components: give two or more runs")
     check_not_existing(out)
-    parts = [LanguageModel.load(path, threads) for path in paths]
-    for path, part in zip(paths[1:], parts[1:], strict=True):
-        _check_alike(paths[0], parts[0], path, part)
-    origins = [description.read_origin(path, run.read_config(path)) for path in paths]
+    components = [LanguageModel.load(path, threads) for path in paths]
+    for path, component in zip(paths[1:], components[1:], strict=True):
+        _check_compatible(paths[0], components[0], path, component)
+    origins = [_read_origin(path) for path in paths]
     origin = next((origin for origin in origins if origin.store), origins[0])
     if weights is None:
-        shares = _learned(
-            parts, description.open_store(store, origin.store, ", or give --weights"), split, threads, progress
-        )
+        held_out = description.open_store(store, origin.store, ", or give `weights`")
+        mixture_weights = _learned_weights(components, held_out, split, threads, progress)
     else:
-        shares = _given(weights, parts)
+        mixture_weights = _checked_weights(weights, len(components))
     with atomic_folder(out) as folder:
         description.write_description(
             folder,
             "mixture",
             origin,
-            parts=part_descriptions(paths),
-            weights=shares.tolist(),
+            parts=component_references(paths),
+            weights=mixture_weights.tolist(),
             weights_from=split if weights is None else "given",
         )
-    model = Mixture(tuple(part.model for part in parts), shares)
-    return LanguageModel(model, origin.vocabulary, origin.boundary, origin.text, origin.store, threads)
+    model = Mixture(tuple(component.model for component in components), mixture_weights)
+    return LanguageModel.of(model, origin, threads)
 
 
-def _check_alike(first: Path, a: LanguageModel, other: Path, b: LanguageModel) -> None:
-    """Only models of the same words in the same text give one another's words probabilities."""
+def _read_origin(path: Path) -> description.Origin:
+    return description.read_origin(path, run.read_config(path))
+
+
+def _check_compatible(first: Path, a: LanguageModel, other: Path, b: LanguageModel) -> None:
+    """Raise `NcelmError` unless both models have the same vocabulary, boundary and tokenization."""
     if a.vocabulary.digest != b.vocabulary.digest:
         raise NcelmError(
-            f"{first} and {other} have different vocabularies, so their probabilities are of different words: train "
-            "both on one store (an ARPA file read with --like has the store's)"
+            f"{first} and {other} have different vocabularies: train both on one store, or import the ARPA file with "
+            "`like`"
         )
     if (a.boundary, a.text) != (b.boundary, b.text):
         raise NcelmError(
-            f"{first} and {other} read text in different ways ({a.boundary}, {a.text}; {b.boundary}, {b.text}): train "
-            "both on one store"
+            f"{first} and {other} have texts prepared with different settings ({a.boundary}, {a.text}; {b.boundary}, "
+            f"{b.text}): train both on one store"
         )
 
 
-def _given(weights: Sequence[float], parts: list[LanguageModel]) -> np.ndarray:
-    shares = np.array(weights, np.float64)
-    if len(shares) != len(parts) or not (shares >= 0).all() or not 0.999 < shares.sum() < 1.001:
+def _checked_weights(weights: Sequence[float], components: int) -> np.ndarray:
+    """Return the given weights, scaled to a sum of exactly 1."""
+    values = np.array(weights, np.float64)
+    if len(values) != components or not (values >= 0).all() or not 0.999 < values.sum() < 1.001:
         raise NcelmError(
-            f"--weights are {' '.join(f'{w:g}' for w in weights)}: give one for each of the {len(parts)} runs, none "
-            "below 0, that add up to 1"
+            f"`weights` are {' '.join(f'{w:g}' for w in weights)}: give one for each of the {components} runs, not "
+            "negative, with a sum of 1"
         )
-    return shares / shares.sum()
+    return values / values.sum()
 
 
-def _learned(
-    parts: list[LanguageModel],
-    store: TokenStore,
-    split: str,
-    threads: int | None,
-    progress: Callable[[int, int], None] | None,
+def _learned_weights(
+    components: list[LanguageModel], store: TokenStore, split: str, threads: int | None, progress: OnProgress | None
 ) -> np.ndarray:
-    for part in parts:
-        part.check_store(store)
+    """Return the weights that maximize the likelihood of a split of a store."""
+    for component in components:
+        component.check_store(store)
     if split not in store.splits:
         raise NcelmError(
-            f"{store.path} has no {split} split to learn weights on: name another with --split, or give --weights"
+            f"{store.path} has no {split} split to learn weights on: give another `split`, or give `weights`"
         )
     held_out = store.split(split)
-    corpus, words = corpus_view(held_out, store), min(held_out.tokens, MOST_WORDS)
-    logs = np.empty((len(parts), words))  # (models, n)
+    corpus, words = corpus_view(held_out, store), min(held_out.tokens, MAX_WORDS)
+    models = tuple(component.model for component in components)
+    logs = np.empty((len(models), words))  # log P_i(w|h)
     with Team(threads) as team:
         for first in range(0, words, CHUNK):
             last = min(first + CHUNK, words)
-            logs[:, first:last] = log_probabilities(tuple(part.model for part in parts), corpus, first, last, team)
+            logs[:, first:last] = mixture.log_probabilities(models, corpus, first, last, team)
             if progress:
                 progress(last, words)
-    return learn_weights(logs)
-
-
-# -- ensembles
-
-
-def make_questions(
-    store: TokenStore, split: str, guess: LanguageModel | None, seed: int = 0
-) -> list[tuple[Blank, int]]:
-    """Questions from the sentences of a split, each with the number of its right answer.
-
-    Distractors are drawn from what `guess` expects after the words before the gap, or by frequency if there is none.
-    """
-    words, rng = store.vocabulary, np.random.default_rng(seed)
-    alphabetic = np.array([word.isalpha() and len(word) > 2 for word in words.words])
-    rare = alphabetic & (words.counts >= RARE[0]) & (words.counts <= RARE[1])
-    held_out = store.split(split)
-    bounds = held_out.sentences.astype(np.int64).tolist()
-    drafts = []  # a gap, and words drawn for it: the answer first
-    for begin, end in pairwise(bounds):
-        ids = held_out.ids[begin : end - 1].astype(np.int64)
-        places = [i for i in range(ids.size) if rare[ids[i]]] if ids.size >= SHORTEST else []
-        rng.shuffle(places)
-        for place in places[:PER_SENTENCE]:
-            weights = np.where(rare, _expected(guess, words, ids[:place], store.pad_id), 0.0)
-            weights[ids[place]] = 0.0
-            there = int(np.count_nonzero(weights))
-            if there < DISTRACTORS:
-                continue
-            drawn = min(CANDIDATES if guess else DISTRACTORS, there)
-            others = rng.choice(len(words), drawn, replace=False, p=weights / weights.sum())
-            before, *choices, after = (
-                [words.word(int(i)) for i in some]
-                for some in (ids[:place], [ids[place]], *others[:, None], ids[place + 1 :])
-            )
-            drafts.append(Blank(before, choices, after))
-    questions = []
-    for draft, distractors in zip(drafts, _likeliest(guess, drafts), strict=True):
-        order = rng.permutation([0, *distractors]).tolist()
-        choices = [draft.choices[i] for i in order]
-        questions.append((Blank(draft.before, choices, draft.after), order.index(0)))
-    return questions
-
-
-def _likeliest(guess: LanguageModel | None, drafts: list[Blank]) -> Iterator[list[int]]:
-    """Which of the words drawn for each gap, after the answer, are to be the distractors."""
-    if guess is None:
-        yield from ([*range(1, 1 + DISTRACTORS)] for _ in drafts)
-        return
-    for scores, _ in guess.choice_scores(drafts):
-        yield (np.argsort(-np.array(scores[1:]), kind="stable")[:DISTRACTORS] + 1).tolist()
-
-
-def _expected(guess: LanguageModel | None, words: Vocabulary, before: np.ndarray, pad_id: int) -> np.ndarray:
-    if guess is None:
-        return words.counts.astype(np.float64)
-    return np.exp(guess.model.distribution(before, before[:0], pad_id))
+    return mixture.learn_weights(logs)
 
 
 def blend(
@@ -186,50 +129,72 @@ def blend(
     split: str = "valid",
     seed: int = 0,
     threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: OnProgress | None = None,
 ) -> tuple[Ensemble, dict[str, Any]]:
-    """Write a run that lets others choose together, which must stay where they are; return it, and how well it does.
+    """Write the run `out`, an ensemble of other runs for sentence completion; return the model and its accuracy.
 
-    The weights are learned on questions made from a split of the store. The second answer tells how many of them each
-    part gets right by itself, and the ensemble, by cross-validation. `progress` is called with the
-    questions that all parts have answered, and their number.
+    The weights are learned on questions generated from a split of a store, by default the store of the first run that
+    has one. The accuracy, in percent, is "percent" for the ensemble, by cross-validation, and "parts_percent" for its
+    components. `out` refers to its components, which must not be moved.
     """
     paths, out = [Path(path) for path in runs], Path(out)
     if len(paths) < 2:
-        raise NcelmError("an ensemble has at least two parts: name two runs or more")
+        raise NcelmError("an ensemble needs at least two components: give two or more runs")
     check_not_existing(out)
-    origins = [description.read_origin(path, run.read_config(path)) for path in paths]
+    origins = [_read_origin(path) for path in paths]
     for path, origin in zip(paths[1:], origins[1:], strict=True):
         if (origin.vocabulary.digest, origin.text) != (origins[0].vocabulary.digest, origins[0].text):
-            raise NcelmError(f"{paths[0]} and {path} are models of different words: train both on one store")
-    parts = tuple(load_scorer(path, threads) for path in paths)
-    text = description.open_store(store, next((origin.store for origin in origins if origin.store), None))
-    if text.vocabulary.digest != origins[0].vocabulary.digest:
-        raise NcelmError(f"{text.path} has another vocabulary than {paths[0]}: give the store that it was trained on")
-    ngrams = (part for part in parts if isinstance(part, LanguageModel) and isinstance(part.model, NGramModel))
-    questions = make_questions(text, split, next(ngrams, None), seed)
-    if len(questions) < 20 * len(parts):
+            raise NcelmError(
+                f"{paths[0]} and {path} have different vocabularies or tokenizations: train both on one store"
+            )
+    components = tuple(load_scorer(path, threads) for path in paths)
+    held_out = description.open_store(store, next((origin.store for origin in origins if origin.store), None))
+    if held_out.vocabulary.digest != origins[0].vocabulary.digest:
+        raise NcelmError(f"{held_out.path} has another vocabulary than {paths[0]}: give the store it was trained on")
+    questions = generate_questions(held_out, split, _first_ngram(components), seed)
+    needed = MIN_QUESTIONS * len(components)
+    if len(questions) < needed:
         raise NcelmError(
-            f"{text.path} has too little {split} text to learn weights on: {len(questions)} questions, and "
-            f"{20 * len(parts)} are needed; name another --split, or prepare it with more --valid-sentences"
+            f"{held_out.path} has too little {split} text to learn weights on: {len(questions)} questions instead of "
+            f"{needed}; give another `split`, or prepare the store with more `valid_sentences`"
         )
-    said = []
-    for answered, numbers in enumerate(scores_of_parts(parts, [blank for blank, _ in questions]), 1):
-        said.append(numbers)
-        if progress:
-            progress(answered, len(questions))
-    scores = np.stack(said)  # (questions, choices, 2 parts)
-    answers = np.array([answer for _, answer in questions])
-    weights, origin = ensemble.learn_weights(scores, answers).reshape(-1, 2), origins[0]
-    alone = [100.0 * float((scores[..., 2 * i].argmax(axis=1) == answers).mean()) for i in range(len(parts))]
-    record = {"questions": len(questions), "parts_percent": alone, "percent": cross_validated(scores, answers)}
+    scores = _scores(components, questions, progress)  # (questions, choices, 2 components)
+    answers = np.array([question.answer for question in questions])
+    weights = ensemble.learn_weights(scores, answers).reshape(-1, 2)
+    record = {
+        "questions": len(questions),
+        "parts_percent": [
+            100.0 * float((scores[..., 2 * i].argmax(axis=1) == answers).mean()) for i in range(len(components))
+        ],
+        "percent": ensemble.cross_validated_accuracy(scores, answers),
+    }
     with atomic_folder(out) as folder:
         description.write_description(
             folder,
             "ensemble",
-            origin,
-            parts=part_descriptions(paths),
+            origins[0],
+            parts=component_references(paths),
             weights=weights.tolist(),
             learned_on=record,
         )
-    return Ensemble(parts, weights, origin.vocabulary, origin.text), record
+    return Ensemble(components, weights, origins[0].vocabulary, origins[0].text), record
+
+
+def _first_ngram(components: Sequence[Scorer]) -> LanguageModel | None:
+    """Return the first n-gram model, which proposes the distractors of questions."""
+    for component in components:
+        if isinstance(component, LanguageModel) and isinstance(component.model, NGramModel):
+            return component
+    return None
+
+
+def _scores(
+    components: Sequence[Scorer], questions: list[GeneratedQuestion], progress: OnProgress | None
+) -> np.ndarray:
+    """Return the centered scores of all choices: (questions, choices, 2 components)."""
+    scores = []
+    for done, each in enumerate(ensemble.component_scores(components, [question.gap for question in questions]), 1):
+        scores.append(each)
+        if progress:
+            progress(done, len(questions))
+    return np.stack(scores)

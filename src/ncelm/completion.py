@@ -1,16 +1,15 @@
-"""Sentence completion: which of several words fits best into the gap of a sentence (section 5 of the paper).
+"""Sentence completion: choose the word for a gap in a sentence (section 5 of the paper).
 
-Questions come as those of the MSR Sentence Completion Challenge (Zweig & Burges 2011), in either of its forms. A CSV
-file:
+Questions are those of the MSR Sentence Completion Challenge (Zweig & Burges 2011), in either of its formats: a CSV file
 
     id,question,a),b),c),d),e)
     1,you are both an orphan and a bachelor and are _____ alone in London.,crying,instantaneously,residing,matched,…
 
-or the original "machine format", five lines to a question:
+or the original "machine format", five lines per question
 
     1a) you are both an orphan and a bachelor and are [crying] alone in London.
 
-A sentence is turned into words as the training text of the model was, whole, with a stand-in for the missing word.
+The sentence is tokenized like the training text of the model, as a whole, with a placeholder in the gap.
 """
 
 import csv
@@ -22,41 +21,41 @@ from pathlib import Path
 from typing import Any
 
 from ncelm.errors import NcelmError
-from ncelm.models.base import Blank, Scorer
+from ncelm.models.base import Gap, Scorer
 from ncelm.text.readers import read_lines
 from ncelm.text.settings import TextSettings
 
 GAP = re.compile(r"_{2,}")
 LETTERS = "abcde"
-_STAND_IN = "xgapx"  # letters only, so that a tokeniser takes it for a word
+_PLACEHOLDER = "xgapx"  # letters only, so that tokenizers keep it as one word
 _MACHINE_LINE = re.compile(r"\s*(\d+)([a-e])\)\s*(.*)$")
 _BRACKETS = re.compile(r"\[([^\[\]]*)\]")
 
 
 @dataclass(frozen=True)
 class Question:
-    """A sentence with a gap, and the words that may fill it."""
+    """A sentence with a gap, and the words to choose from."""
 
-    id: str  # empty for a sentence that stands alone
-    sentence: str  # with _____ for the gap
+    id: str  # empty for a sentence that is not from a file
+    sentence: str  # with _____ in the gap
     choices: tuple[str, ...]
 
-    def blank(self, text: TextSettings) -> Blank:
-        """The question in words, as a model of such text takes it."""
-        return blank(self.sentence, self.choices, text, f"question {self.id}" if self.id else "the sentence")
+    def gap(self, text: TextSettings) -> Gap:
+        """Return the question tokenized with these settings."""
+        return parse_gap(self.sentence, self.choices, text, f"question {self.id}" if self.id else "the sentence")
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """A model's answer: the choices, best first."""
+    """The scores that a model assigns to the choices of a question."""
 
     id: str
     choices: tuple[str, ...]
-    scores: tuple[float, ...]  # of the choices, in their order; only those of one question can be compared
+    scores: tuple[float, ...]  # in the order of the choices; comparable within a question only
 
     @property
     def order(self) -> list[int]:
-        """Numbers of the choices, best first; equal ones as they came."""
+        """Indices of the choices, best first; ties keep their order."""
         return sorted(range(len(self.scores)), key=lambda i: -self.scores[i])
 
     @property
@@ -67,39 +66,39 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How many questions were answered rightly."""
+    """The number of questions answered correctly, and the number of all questions."""
 
-    right: int
+    correct: int
     questions: int
 
     @property
     def percent(self) -> float:
-        """Of all questions."""
-        return 100.0 * self.right / self.questions
+        """Correct answers in percent of all questions."""
+        return 100.0 * self.correct / self.questions
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the true percentage lies, with a confidence of 95 % (Wilson's score interval)."""
-        n, p, z = self.questions, self.right / self.questions, 1.959964
+        """The 95 % confidence interval of the percentage (Wilson score interval)."""
+        n, p, z = self.questions, self.correct / self.questions, 1.959964
         middle = p + z * z / (2 * n)
         half = z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
         return 100 * (middle - half) / (1 + z * z / n), 100 * (middle + half) / (1 + z * z / n)
 
 
-def blank(sentence: str, choices: Sequence[str], text: TextSettings, where: str) -> Blank:
-    """A sentence with a gap (_____) in words, and each choice in words: "woman's" may be two."""
+def parse_gap(sentence: str, choices: Sequence[str], text: TextSettings, where: str) -> Gap:
+    """Return a sentence with a gap (_____), and each choice, as tokens; `where` starts error messages."""
     gaps = GAP.findall(sentence)
     if len(gaps) != 1:
-        raise NcelmError(f"{where} has {len(gaps) or 'no'} gaps (_____), and should have one: {sentence[:60]!r}")
-    words = text.words(GAP.sub(_STAND_IN, sentence))
-    places = [i for i, word in enumerate(words) if word == _STAND_IN]
+        raise NcelmError(f"{where} has {len(gaps) or 'no'} gaps (_____) instead of one: {sentence[:60]!r}")
+    words = text.words(GAP.sub(_PLACEHOLDER, sentence))
+    places = [i for i, word in enumerate(words) if word == _PLACEHOLDER]
     if len(places) != 1:
-        raise NcelmError(f"{where}: the gap is grown together with a word: put blanks around it: {sentence[:60]!r}")
+        raise NcelmError(f"{where}: the gap is attached to a word: put blanks around it: {sentence[:60]!r}")
     for choice in choices:
         if len(choice.split()) != 1:
-            raise NcelmError(f"{where}: the choice {choice!r} is not one word")
+            raise NcelmError(f"{where}: the choice {choice!r} is not one word: give choices without blanks")
     place = places[0]
-    return Blank(words[:place], [text.words(choice) for choice in choices], words[place + 1 :])
+    return Gap(words[:place], [text.words(choice) for choice in choices], words[place + 1 :])
 
 
 def rank(
@@ -109,23 +108,26 @@ def rank(
     normalised: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Ranking]:
-    """Let a model choose a word for each question."""
-    return by_kind(rank_both(scorer, questions, progress), normalised)
+    """Return a model's ranking of the choices of each question."""
+    return select_rankings(rank_both(scorer, questions, progress), normalised)
 
 
-def by_kind(rankings: dict[str, list[Ranking]], normalised: bool) -> list[Ranking]:
-    """Those of this kind, of the answer of `rank_both`; where the kinds do not differ, there is but one."""
+def select_rankings(rankings: dict[str, list[Ranking]], normalised: bool) -> list[Ranking]:
+    """Return the normalised or the unnormalised rankings of `rank_both`, which may be the same."""
     return rankings["normalised" if normalised or "unnormalised" not in rankings else "unnormalised"]
 
 
 def rank_both(
     scorer: Scorer, questions: Sequence[Question], progress: Callable[[int, int], None] | None = None
 ) -> dict[str, list[Ranking]]:
-    """Let a model choose, by normalised probabilities and, if they differ from these, by scores as they are."""
+    """Return a model's rankings by normalised probabilities and, if they differ, by unnormalised scores.
+
+    The keys are "normalised" and "unnormalised". `progress` is called with the number of questions done and the total.
+    """
     rankings: dict[str, list[Ranking]] = {"normalised": [], "unnormalised": []}
-    blanks = (question.blank(scorer.text) for question in questions)
-    for question, each in zip(questions, scorer.choice_scores(blanks), strict=True):
-        for kind, scores in zip(rankings, each, strict=True):
+    gaps = (question.gap(scorer.text) for question in questions)
+    for question, both in zip(questions, scorer.choice_scores(gaps), strict=True):
+        for kind, scores in both._asdict().items():
             rankings[kind].append(Ranking(question.id, question.choices, tuple(scores)))
         if progress:
             progress(len(rankings["normalised"]), len(questions))
@@ -134,25 +136,25 @@ def rank_both(
 
 
 def accuracy(rankings: Sequence[Ranking], answers: dict[str, str]) -> Accuracy:
-    """Compare with the answers, by the questions' ids."""
+    """Return the accuracy of rankings; `answers` are the correct letters by id."""
     return Accuracy(sum(ranking.letter == answers[ranking.id] for ranking in rankings), len(rankings))
 
 
-def likeliest(scorer: Scorer, sentence: str, n: int = 10) -> list[tuple[str, float]]:
-    """The n words that fit best into the gap of a sentence, with their scores."""
+def most_likely(scorer: Scorer, sentence: str, n: int = 10) -> list[tuple[str, float]]:
+    """Return the n words with the highest scores in the gap of a sentence, and their scores."""
     if n < 1:
-        raise NcelmError(f"--count is {n}: ask for at least one word")
-    gap = blank(sentence, (), scorer.text, "the sentence")
-    return scorer.likeliest(gap.before, gap.after, n)
+        raise NcelmError(f"the number of words to show is {n}: give at least 1")
+    gap = parse_gap(sentence, (), scorer.text, "the sentence")
+    return scorer.most_likely(gap.before, gap.after, n)
 
 
 def unknown_choices(scorer: Scorer, choices: Sequence[str]) -> list[str]:
-    """Those that the model has never seen, in whole or in part: they are scored as `<unk>`."""
+    """Return the choices with a token that is not in the model's vocabulary, and is scored as `<unk>`."""
     return [choice for choice in choices if any(word not in scorer.vocabulary for word in scorer.text.words(choice))]
 
 
-def shown(question: Question, ranking: Ranking, answer: str | None, unknown: Sequence[str] = ()) -> str:
-    """A question with its choices, best first, for people."""
+def format_ranking(question: Question, ranking: Ranking, answer: str | None, unknown: Sequence[str] = ()) -> str:
+    """Return a question and its choices, best first, as text."""
     mark = "" if answer is None else ("right  " if ranking.letter == answer else "wrong  ")
     best = question.choices[ranking.order[0]]
     choices = ", ".join(
@@ -167,12 +169,12 @@ def as_dict(
     rankings: Sequence[Ranking],
     unknown: Sequence[list[str]],
     answers: dict[str, str] | None,
-    found: dict[str, Accuracy],
+    accuracies: dict[str, Accuracy],
 ) -> dict[str, Any]:
-    """For JSON: every question's answer, its choices that the model does not know, and how many were right."""
+    """Return accuracies, the answer to each question, and its choices with unknown words, for JSON."""
     content: dict[str, Any] = {
-        kind: {"percent": each.percent, "right": each.right, "questions": each.questions, "interval": each.interval}
-        for kind, each in found.items()
+        kind: {"percent": each.percent, "right": each.correct, "questions": each.questions, "interval": each.interval}
+        for kind, each in accuracies.items()
     }
     content["answers"] = [
         {
@@ -192,25 +194,25 @@ def as_dict(
 
 
 def read_questions(path: Path | str) -> list[Question]:
-    """Read questions, in CSV or machine format."""
+    """Return the questions of a file in CSV or machine format."""
     path = Path(path)
     lines = list(read_lines(path, "utf-8"))
     if not lines:
-        raise NcelmError(f"{path} is empty: it should have questions")
+        raise NcelmError(f"{path} is empty: give a file with questions")
     questions = list(_machine_questions(path, lines) if _MACHINE_LINE.match(lines[0]) else _csv_questions(path, lines))
     ids = [question.id for question in questions]
     if len(set(ids)) != len(ids):
-        raise NcelmError(f"{path}: question {next(id for id in ids if ids.count(id) > 1)} is there twice")
+        raise NcelmError(f"{path}: question {next(id for id in ids if ids.count(id) > 1)} is a duplicate")
     if not questions:
-        raise NcelmError(f"{path} has no questions")
+        raise NcelmError(f"{path} has no questions: give another file")
     settings = TextSettings()
-    for question in questions:  # say what is wrong before any model is asked
-        question.blank(settings)
+    for question in questions:  # report errors before a model is loaded
+        question.gap(settings)
     return questions
 
 
 def read_answers(path: Path | str, questions: Sequence[Question]) -> dict[str, str]:
-    """Read the right answers to questions, in CSV or machine format: letters by id."""
+    """Return the correct letters by the ids of questions, from a file in CSV or machine format."""
     path = Path(path)
     answers: dict[str, str] = {}
     for number, line in enumerate(read_lines(path, "utf-8"), 1):
@@ -221,16 +223,14 @@ def read_answers(path: Path | str, questions: Sequence[Question]) -> dict[str, s
     missing = [question.id for question in questions if question.id not in answers]
     if missing:
         others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
-        raise NcelmError(f"{path} has no answer to question {missing[0]}{others}")
+        raise NcelmError(f"{path} has no answer to question {missing[0]}{others}: give the answers to these questions")
     return answers
 
 
 def _csv_answer(path: Path, number: int, line: str) -> tuple[str, str]:
-    id, _, letter = (part.strip() for part in line.partition(","))
+    id, _, letter = (field.strip() for field in line.partition(","))
     if id != "id" and (not id or letter not in list(LETTERS)):
-        raise NcelmError(
-            f"{path}, line {number}: there should be the id of a question, a comma and a letter from a to e"
-        )
+        raise NcelmError(f"{path}, line {number}: expected the id of a question, a comma and a letter from a to e")
     return id, letter
 
 
@@ -240,7 +240,7 @@ def _csv_questions(path: Path, lines: list[str]) -> Iterator[Question]:
             continue
         if len(row) != 2 + len(LETTERS):
             raise NcelmError(
-                f"{path}, line {number}: there should be an id, a question and {len(LETTERS)} choices, not "
+                f"{path}, line {number}: expected an id, a question and {len(LETTERS)} choices, found "
                 f"{max(len(row) - 2, 0)} choices"
             )
         yield _question(path, row[0].strip(), row[1], row[2:])
@@ -253,7 +253,7 @@ def _machine_questions(path: Path, lines: list[str]) -> Iterator[Question]:
         ids = {match[1] for match in matches if match}
         letters = "".join(match[2] for match in matches if match)
         if len(ids) != 1 or letters != LETTERS:
-            raise NcelmError(f"{path}, line {first + 1}: five lines should follow, a) to e) of one question")
+            raise NcelmError(f"{path}, line {first + 1}: expected five lines, a) to e) of one question")
         sentences, choices = [], []
         for match in matches:
             assert match
@@ -270,5 +270,5 @@ def _machine_questions(path: Path, lines: list[str]) -> Iterator[Question]:
 def _question(path: Path, id: str, sentence: str, choices: Iterable[str]) -> Question:
     words = tuple(choice.strip() for choice in choices)
     if not all(words):
-        raise NcelmError(f"{path}: question {id} has an empty choice")
+        raise NcelmError(f"{path}: question {id} has an empty choice: give five words")
     return Question(id, sentence, words)

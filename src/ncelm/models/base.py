@@ -1,6 +1,17 @@
-"""What may be asked of a model, whatever kind it is."""
+"""The interfaces of models.
 
-from collections.abc import Iterable, Iterator
+There are two:
+
+- A `WordModel` assigns a probability to each word of a text. `ncelm.language_model.LanguageModel` combines it with a
+  vocabulary and a tokenizer. Perplexity, `score`, `complete` and `mix` work with every word model.
+- A `Scorer` ranks words for a gap in a sentence. A `LanguageModel` is a scorer; LSA, PMI and ensembles are scorers
+  without probabilities. `complete` and `blend` work with every scorer.
+
+To add a model: implement one of the two protocols in a module of this package, add the kind of the model to
+`ncelm.io.run.Kind`, register its loader in `ncelm.models.load`, and add it to tests/models/test_contract.py.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -12,61 +23,75 @@ from ncelm.text.store import Split, TokenStore
 from ncelm.text.vocabulary import Vocabulary
 
 Sides = Literal["before", "after", "both"]
+Table = Literal["context", "target"]
 
 
 class WordModel(Protocol):
-    """Whatever gives each word of a text a probability: log-bilinear models, PyTorch's, n-grams, mixtures of them."""
+    """A model that assigns a probability P(w|h) to each word w, given its context h.
+
+    Log-bilinear models, PyTorch models, n-gram models and mixtures are word models.
+    """
 
     @property
     def sides(self) -> Sides:
-        """Which words around the predicted one does it see? Where both, a sentence's score is not its probability."""
+        """The side of the predicted word on which its context is.
+
+        If it is "both", the sum of log P(w|h) over a sentence is not the log-probability of the sentence.
+        """
 
     def score_positions(
         self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Scores and log normalisers, each (last - first,), of the words at positions first..last of a text.
+        """Return scores s(w, h) and log-normalizers log Z(h) of the words at positions first..last - 1 of a text.
 
-        log P(w|h) is their difference. How much context it looks at is the model's own business. Unless `normalised`,
-        normalisers that would have to be computed are taken to be 1.
+        Both are (last - first,); log P(w|h) is their difference. The model determines the size of its context:
+        `corpus.before` is ignored. With normalised=False, log-normalizers that need a sum over the vocabulary are 0.
         """
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
-        """log P of every word, (V,), between these words of a sentence, outside which stands `pad_id`."""
+        """Return log P(w|h) of every word, (V,) float64, for a gap between the words `before` and `after`.
+
+        Both are ids, and together with the gap one sentence; context positions outside of it have the id `pad_id`.
+        """
 
 
-class Blank(NamedTuple):
-    """A gap in a sentence and what may fill it, in words."""
+class Gap(NamedTuple):
+    """A gap in a sentence, and the words to choose from, tokenized."""
 
     before: list[str]
-    choices: list[list[str]]  # each one word to a reader, and perhaps several to a tokeniser
+    choices: list[list[str]]  # a choice such as "woman's" may be several tokens
     after: list[str]
 
 
+class ChoiceScores(NamedTuple):
+    """Scores of the choices for a gap. The larger is the better; scores of different gaps are not comparable."""
+
+    normalised: list[float]  # from normalised probabilities
+    unnormalised: list[float]  # from unnormalised scores; equal to `normalised` in models that need no normalisation
+
+
 class Scorer(Protocol):
-    """Whatever can say how well words fit into a sentence: all models, LSA too."""
+    """A model that ranks words for a gap in a sentence."""
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The words it knows."""
+        """The vocabulary of the model."""
 
     @property
     def text(self) -> TextSettings:
-        """How lines become words."""
+        """The tokenization of the model's training text."""
 
-    def choice_scores(self, blanks: Iterable[Blank]) -> Iterator[tuple[list[float], list[float]]]:
-        """Two numbers for each choice of each blank, the larger the better; only those of one blank can be compared.
+    def choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
+        """Return the scores of the choices for each gap. Gaps are read lazily."""
 
-        The first are by normalised probabilities, the second by scores as they are; often these are the same.
-        """
+    def most_likely(self, before: Sequence[str], after: Sequence[str], n: int = 10) -> list[tuple[str, float]]:
+        """Return the n words of the vocabulary with the highest scores between these words, and their scores."""
 
-    def likeliest(self, before: list[str], after: list[str], n: int = 10) -> list[tuple[str, float]]:
-        """The n words that fit best between these, with such numbers."""
+    def vectors(self, table: Table = "context") -> np.ndarray:
+        """Return the word vectors, (V, d); raise `NcelmError` if the model has none."""
 
-    def vectors(self, table: str = "context") -> np.ndarray:
-        """Word vectors, (V, d), of models that have them."""
-
-    def neighbors(self, word: str, n: int = 10, table: str = "context") -> list[tuple[str, float]]:
-        """The n words with the nearest vectors, and the cosines."""
+    def neighbors(self, word: str, n: int = 10, table: Table = "context") -> list[tuple[str, float]]:
+        """Return the n words with the nearest vectors by cosine similarity, and the similarities."""
 
 
 NO_NUMBERS = np.zeros(0, np.int32)
@@ -75,6 +100,6 @@ NO_NUMBERS = np.zeros(0, np.int32)
 def corpus_view(
     split: Split, store: TokenStore, context: int = 0, context_numbers: np.ndarray = NO_NUMBERS
 ) -> records.Corpus:
-    """What the kernels need to know of a split."""
+    """Return a split of a store in the form that compiled code accepts."""
     within_sentence, end_id = store.boundary == "sentence", store.vocabulary.end_id
     return records.Corpus(split.ids, context, within_sentence, end_id, store.pad_id, context_numbers)

@@ -1,4 +1,4 @@
-"""The description of a model in its run directory: its kind, its vocabulary, and how its text was read."""
+"""config.json and vocab.txt of a run directory: the kind of the model, its vocabulary and its text."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -15,22 +15,22 @@ from ncelm.text.vocabulary import Vocabulary
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """The text that a model is a model of: its words, and how lines become words."""
+    """The training text of a model: its vocabulary, sentence boundaries and tokenization."""
 
     vocabulary: Vocabulary
     boundary: Boundary
     text: TextSettings
-    store: Path | None  # where the token store was, if there was one
-    fingerprint: str | None  # of the store
+    store: Path | None  # the token store; None for a model from an ARPA file
+    fingerprint: str | None  # of the token store
 
     @classmethod
     def of(cls, store: TokenStore) -> "Origin":
-        """A store as the origin of a model."""
+        """Return the origin of a model of this store."""
         return cls(store.vocabulary, store.boundary, store.text, store.path.resolve(), store.fingerprint)
 
 
 def describe(kind: Kind, origin: Origin, **more: Any) -> dict[str, Any]:
-    """The content of config.json: what all kinds of model say, and what only this one does."""
+    """Return the content of config.json: the fields of all kinds of models, and `more` fields of this kind."""
     return {
         "format": "ncelm-run",
         "version": VERSION,
@@ -51,7 +51,7 @@ def write_description(folder: Path, kind: Kind, origin: Origin, **more: Any) -> 
 
 
 def read_origin(run: Path, content: dict[str, Any]) -> Origin:
-    """What a run's config.json, `content`, and vocab.txt say of its text."""
+    """Return the origin of a run, given the content of its config.json."""
     boundary: Any = content.get("boundary")
     text, store = content.get("text"), content.get("store")
     try:
@@ -69,22 +69,22 @@ def read_origin(run: Path, content: dict[str, Any]) -> Origin:
 
 
 def read_kind(run: Path, kind: Kind) -> tuple[dict[str, Any], Origin]:
-    """config.json of a run, which must be of this kind, and what it says of its text."""
+    """Return the content of config.json and the origin of a run, which must be of this kind."""
     content = read_config(run)
     if content["kind"] != kind:
-        raise NcelmError(f"{run} holds a model of another kind than {kind.upper()}: {content['kind']}")
+        raise NcelmError(f"{run} is a model of kind {content['kind']}, not {kind}: give another run")
     return content, read_origin(run, content)
 
 
-def open_store(given: TokenStore | Path | str | None, recorded: Path | None, otherwise: str = "") -> TokenStore:
-    """The token store that the user gave or, without one, the one that a run remembers.
+def open_store(given: TokenStore | Path | str | None, recorded: Path | None, alternative: str = "") -> TokenStore:
+    """Return the token store `given` or, if that is None, the store `recorded` in a run.
 
-    `otherwise` tells what else the user could do if there is none.
+    `alternative` ends the error message if neither exists: what else the user can do.
     """
     if isinstance(given, TokenStore):
         return given
     if given is None and recorded is None:
-        raise NcelmError(f"this model names no token store: say which with --store{otherwise}")
+        raise NcelmError(f"this model has no token store of its own: give one as `store`{alternative}")
     if given is None and recorded is not None and not recorded.exists():
-        raise NcelmError(f"the token store is no longer at {recorded}: say where with --store{otherwise}")
+        raise NcelmError(f"the token store is no longer at {recorded}: give its path as `store`{alternative}")
     return TokenStore.open(given or recorded or Path())

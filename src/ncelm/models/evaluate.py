@@ -1,4 +1,4 @@
-"""Perplexities that are what they say, and the scores of sentences and words. Natural logarithms throughout."""
+"""Perplexity of word models. Logarithms are natural."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,42 +9,42 @@ from ncelm.kernels.threads import Team
 from ncelm.models.base import WordModel, corpus_view
 from ncelm.text.store import TokenStore
 
-CHUNK = 1 << 20  # words evaluated in one go: memory does not grow with the text
+CHUNK = 1 << 20  # words evaluated in one call; bounds the memory
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How well a model predicts a text: explicitly normalised, unknown words and sentence ends included."""
+    """The perplexity of a model on a text: explicitly normalised, `<unk>` and `</s>` included."""
 
     perplexity: float
     tokens: int
     sentences: int
-    unknown: int
-    log_probability: float
-    log_z_mean: float
+    unknown: int  # tokens that are <unk>
+    log_probability: float  # sum over all tokens
+    log_z_mean: float  # of the log-normalizers log Z(h)
     log_z_std: float
 
     def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the fields by name, for JSON."""
         return asdict(self)
 
 
-class Tally:
-    """Adds up scores and normalisers, in float64, piece by piece."""
+class EvaluationSums:
+    """Sums of log-probabilities and log-normalizers over parts of a text, in float64."""
 
     def __init__(self) -> None:
-        self.tokens, self.log_probability, self.z_sum, self.z_squares = 0, 0.0, 0.0, 0.0
+        self.tokens, self.log_probability, self.log_z, self.squared_log_z = 0, 0.0, 0.0, 0.0
 
     def add(self, scores: np.ndarray, log_z: np.ndarray) -> None:
-        """Count words with these scores s(w, h) and normalisers log Z(h)."""
+        """Add words with these scores s(w, h) and log-normalizers log Z(h), both (n,)."""
         self.tokens += scores.size
         self.log_probability += float(np.sum(scores - log_z, dtype=np.float64))
-        self.z_sum += float(log_z.sum())
-        self.z_squares += float(np.square(log_z).sum())
+        self.log_z += float(log_z.sum())
+        self.squared_log_z += float(np.square(log_z).sum())
 
     def result(self, sentences: int, unknown: int) -> Evaluation:
-        """The perplexity of all words counted so far."""
-        mean = self.z_sum / self.tokens
+        """Return the perplexity of all words added, with the number of sentences and of unknown words among them."""
+        mean = self.log_z / self.tokens
         with np.errstate(over="ignore"):
             perplexity = float(np.exp(-self.log_probability / self.tokens))
         return Evaluation(
@@ -54,15 +54,15 @@ class Tally:
             unknown=unknown,
             log_probability=self.log_probability,
             log_z_mean=mean,
-            log_z_std=float(np.sqrt(max(self.z_squares / self.tokens - mean * mean, 0.0))),
+            log_z_std=float(np.sqrt(max(self.squared_log_z / self.tokens - mean * mean, 0.0))),
         )
 
 
 def evaluate_split(model: WordModel, store: TokenStore, name: str, team: Team) -> Evaluation:
-    """Perplexity of a model on a split of a store, exactly normalised."""
+    """Return the perplexity of a model on a split of a store."""
     split = store.split(name)
     corpus = corpus_view(split, store)
-    tally = Tally()
+    sums = EvaluationSums()
     for first in range(0, split.tokens, CHUNK):
-        tally.add(*model.score_positions(corpus, first, min(first + CHUNK, split.tokens), team))
-    return tally.result(split.n_sentences, split.unknown)
+        sums.add(*model.score_positions(corpus, first, min(first + CHUNK, split.tokens), team))
+    return sums.result(split.n_sentences, split.unknown)

@@ -1,7 +1,16 @@
-"""Read the model of a run directory, of any kind."""
+"""Loading of runs of every kind.
+
+`WORD_MODELS` and `SCORERS` are the registries of models: kind of the run → function that loads its model. The module of
+PyTorch models is imported by name, because PyTorch is optional and `ncelm.torch` imports this package.
+
+Mixtures and ensembles consist of other runs, their components. Their config.json has, in the field "parts", the path
+and a digest of each.
+"""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
@@ -11,93 +20,163 @@ from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
 from ncelm.io.files import read_bytes
 from ncelm.models import description
-from ncelm.models.base import WordModel
+from ncelm.models.base import Scorer, Table, WordModel
+from ncelm.models.ensemble import Ensemble
 from ncelm.models.log_bilinear import Architecture, LogBilinear, ModelConfig
+from ncelm.models.lsa import Lsa
 from ncelm.models.mixture import Mixture
-from ncelm.models.ngram import model as ngram
+from ncelm.models.ngram import query
+from ncelm.models.pmi import Pmi
+from ncelm.models.vectors import word_vectors
+from ncelm.text.vocabulary import Vocabulary
+
+TORCH_MODELS = "ncelm.torch.models"  # has the classes of PyTorch models in ARCHITECTURES, by kind
+
+AsScorer = Callable[[WordModel, description.Origin], Scorer]  # `LanguageModel`, which is above this package
+WordModelLoader = Callable[[Path, dict[str, Any], int], WordModel]  # of path, content of config.json, vocabulary size
+ScorerLoader = Callable[[Path, AsScorer], Scorer]
 
 
-def read_model(path: Path, content: dict[str, Any], vocabulary_size: int) -> WordModel:
-    """The parameters of a run, whatever kind of model it is."""
+def load_word_model(path: Path | str) -> tuple[WordModel, description.Origin]:
+    """Return the word model of a run, and the origin of its text."""
+    path = Path(path)
+    content = run.read_config(path)
+    origin = description.read_origin(path, content)
     kind = content["kind"]
-    if kind in ("lsa", "pmi", "ensemble"):
-        what = {"lsa": "an LSA model", "pmi": "a PMI model", "ensemble": "an ensemble"}[kind]
+    if kind not in WORD_MODELS:
         raise NcelmError(
-            f"{path} is {what}, which gives words no probabilities: it can be asked "
-            + ("for neighbors, and " if kind == "lsa" else "")
-            + "for the word that fits into a sentence"
+            f"{path} is a model of kind {kind}, which has no probabilities of words: use it with `ncelm complete`"
+            + (" or `ncelm neighbors`" if kind == "lsa" else "")
         )
-    if kind == "mixture":
-        return _read_mixture(path, content)
-    if not (path / run.MODEL).exists():
-        what = (
-            "if training was stopped in its first epoch, go on with --resume"
-            if kind in get_args(Architecture)
-            else "make it anew"
-        )
-        raise NcelmError(f"{path} has no {run.MODEL}: {what}")
-    if kind == "ngram":
-        return ngram.load(path / run.MODEL, vocabulary_size)
+    return WORD_MODELS[kind](path, content, len(origin.vocabulary)), origin
+
+
+def load_scorer(path: Path | str, as_scorer: AsScorer) -> Scorer:
+    """Return the model of a run of any kind; `as_scorer` converts a word model to a scorer."""
+    path = Path(path)
+    kind = run.read_config(path)["kind"]
+    return SCORERS[kind](path, as_scorer) if kind in SCORERS else as_scorer(*load_word_model(path))
+
+
+def load_vectors(path: Path | str, table: Table = "context") -> tuple[np.ndarray, Vocabulary]:
+    """Return the word vectors of a run, (V, d) float32, and its vocabulary."""
+    path = Path(path)
+    kind = run.read_config(path)["kind"]
+    if kind == "lsa":
+        lsa = Lsa.load(path)
+        return lsa.vectors(table), lsa.vocabulary
+    if kind in SCORERS:
+        raise NcelmError(f"{path} is a model of kind {kind}, which has no word vectors: give a run of `train` or `lsa`")
+    model, origin = load_word_model(path)
+    return word_vectors(model, table), origin.vocabulary
+
+
+# -- kinds of models -----------------------------------------------------------------------------------------------
+
+
+def _load_log_bilinear(path: Path, content: dict[str, Any], vocabulary_size: int) -> WordModel:
+    return _load_parameters(LogBilinear, path, content, vocabulary_size)
+
+
+def _load_torch_model(kind: str, path: Path, content: dict[str, Any], vocabulary_size: int) -> WordModel:
+    return _load_parameters(import_module(TORCH_MODELS).ARCHITECTURES[kind], path, content, vocabulary_size)
+
+
+def _load_parameters(model_class: Any, path: Path, content: dict[str, Any], vocabulary_size: int) -> WordModel:
+    """Return the model of a class with methods `shapes` and `from_arrays`, from its configuration and parameters."""
     try:
         config = ModelConfig.from_dict(content["config"]["model"])
     except (KeyError, TypeError, NcelmError) as error:
         raise run.damaged_config(path) from error
-    model_class: Any = LogBilinear
-    if kind != "log-bilinear":
-        from ncelm.torch.models import ARCHITECTURES
-
-        model_class = ARCHITECTURES[kind]
+    if not (path / run.MODEL).exists():
+        raise NcelmError(f"{path} has no {run.MODEL}: if training was stopped in the first epoch, resume it")
     arrays, _ = array_files.read_arrays(path / run.MODEL, model_class.shapes(config, vocabulary_size))
-    return model_class.from_arrays(config, arrays)
+    model: WordModel = model_class.from_arrays(config, arrays)
+    return model
 
 
-def _read_mixture(path: Path, content: dict[str, Any]) -> Mixture:
-    """A mixture names its parts, which are runs of their own."""
-    weights, folders = content.get("weights"), part_folders(path, content)
+def _load_ngram(path: Path, content: dict[str, Any], vocabulary_size: int) -> WordModel:
+    if not (path / run.MODEL).exists():
+        raise NcelmError(f"{path} has no {run.MODEL}: restore it from a copy or train again")
+    return query.load(path / run.MODEL, vocabulary_size)
+
+
+def _load_mixture(path: Path, content: dict[str, Any], vocabulary_size: int) -> WordModel:
+    weights, folders = content.get("weights"), component_folders(path, content)
     if not (isinstance(weights, list) and len(weights) == len(folders)):
         raise run.damaged_config(path)
     if not all(type(weight) is float and 0.0 <= weight <= 1.0 for weight in weights) or abs(sum(weights) - 1) > 1e-6:
         raise run.damaged_config(path)
-    models = tuple(_part(folder) for folder in folders)
-    return Mixture(models, np.array(weights, np.float64))
+    return Mixture(tuple(load_word_model(folder)[0] for folder in folders), np.array(weights, np.float64))
 
 
-def _part(folder: Path) -> WordModel:
-    content = run.read_config(folder)
-    return read_model(folder, content, len(description.read_origin(folder, content).vocabulary))
+def _load_lsa(path: Path, as_scorer: AsScorer) -> Scorer:
+    return Lsa.load(path)
 
 
-def part_descriptions(paths: Sequence[Path]) -> list[dict[str, str]]:
-    """What a mixture or an ensemble says of the runs that it is made of."""
+def _load_pmi(path: Path, as_scorer: AsScorer) -> Scorer:
+    return Pmi.load(path)
+
+
+def _load_ensemble(path: Path, as_scorer: AsScorer) -> Scorer:
+    content, origin = description.read_kind(path, "ensemble")
+    weights, folders = content.get("weights"), component_folders(path, content)
+    if not (isinstance(weights, list) and len(weights) == len(folders) and all(map(_is_pair, weights))):
+        raise run.damaged_config(path)
+    components = tuple(load_scorer(folder, as_scorer) for folder in folders)
+    return Ensemble(components, np.array(weights), origin.vocabulary, origin.text)
+
+
+def _is_pair(weights: object) -> bool:
+    return isinstance(weights, list) and len(weights) == 2 and all(type(weight) is float for weight in weights)
+
+
+WORD_MODELS: dict[str, WordModelLoader] = {
+    "log-bilinear": _load_log_bilinear,
+    "feed-forward": partial(_load_torch_model, "feed-forward"),
+    "lstm": partial(_load_torch_model, "lstm"),
+    "maximum-entropy": partial(_load_torch_model, "maximum-entropy"),
+    "ngram": _load_ngram,
+    "mixture": _load_mixture,
+}
+SCORERS: dict[str, ScorerLoader] = {"lsa": _load_lsa, "pmi": _load_pmi, "ensemble": _load_ensemble}
+
+
+# -- components of mixtures and ensembles ----------------------------------------------------------------------------
+
+
+def component_references(paths: Sequence[Path]) -> list[dict[str, str]]:
+    """Return the field "parts" of a mixture or an ensemble of these runs: their paths and digests."""
     return [{"path": str(path.resolve()), "sha256": run_digest(path)} for path in paths]
 
 
-def part_folders(path: Path, content: dict[str, Any]) -> list[Path]:
-    """The runs that a mixture or an ensemble is made of, if they are still what they were.
+def component_folders(path: Path, content: dict[str, Any]) -> list[Path]:
+    """Return the runs of which the run `path` consists, after checking that they exist and have not changed.
 
-    The digest of a part was known before the whole was written, so that nothing can be a part of itself.
+    A run cannot contain itself: the digests of its components are part of its own digest.
     """
-    parts = content.get("parts")
-    if not isinstance(parts, list) or not parts:
+    components = content.get("parts")
+    if not isinstance(components, list) or not components:
         raise run.damaged_config(path)
     folders = []
-    for part in parts:
+    for component in components:
         try:
-            folder, digest = (path / part["path"]).resolve(), part["sha256"]
+            folder, digest = (path / component["path"]).resolve(), component["sha256"]
         except (KeyError, TypeError, ValueError) as error:
             raise run.damaged_config(path) from error
         if not folder.exists():
-            raise NcelmError(f"{path} is made of others, of which {folder} is gone: put it back, or make {path} anew")
+            raise NcelmError(f"{folder}, a component of {path}, does not exist: restore it, or make {path} again")
         if run_digest(folder) != digest:
-            raise NcelmError(f"{folder} is not the run it was when {path} was made of it: make {path} anew")
+            raise NcelmError(f"{folder} has changed since {path} was made of it: make {path} again")
         folders.append(folder)
     return folders
 
 
 def run_digest(path: Path) -> str:
-    """A fingerprint of a run: of its config.json, and of its parameters where that does not determine them.
+    """Return a digest of a run: of config.json and, if the model was trained, of its parameters.
 
-    (An n-gram model, which may be of gigabytes, is determined by its text and order, or by the ARPA file it came from.)
+    config.json determines an n-gram, LSA or PMI model, which may have gigabytes: it has the fingerprint of the text or
+    of the ARPA file.
     """
     digest = hashlib.sha256(read_bytes(path / run.CONFIG))
     if run.read_config(path)["kind"] in get_args(Architecture):

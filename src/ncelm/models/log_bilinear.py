@@ -1,4 +1,7 @@
-"""The log-bilinear model: what its parameters are, and what score it gives a word in a context (Eq. 1–3)."""
+"""The log-bilinear model: configuration, parameters, scores and exact log-probabilities (Eq. 1–3 of the paper).
+
+Symbols: V words, c context words, d dimensions, n contexts.
+"""
 
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -7,7 +10,6 @@ import numpy as np
 
 from ncelm.errors import NcelmError
 from ncelm.kernels import records
-from ncelm.kernels import steps as kernels
 from ncelm.kernels.threads import Team
 from ncelm.models.base import Sides
 
@@ -17,7 +19,7 @@ Architecture = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy"
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """The architecture of a model and its sizes. Errors name fields in backticks; see `ncelm.training.options.with_flags`."""
+    """The architecture of a model and its sizes."""
 
     architecture: Architecture = "log-bilinear"  # all others need PyTorch
     context: int = 4  # words before the predicted word
@@ -54,11 +56,11 @@ class ModelConfig:
 
     @classmethod
     def from_dict(cls, content: Any) -> "ModelConfig":
-        """Return the configuration in a config.json, whose content is not trusted; fields that it lacks have defaults."""
+        """Return the configuration in a config.json. The content is not trusted; missing fields have defaults."""
         if not isinstance(content, dict):
             raise NcelmError("the model configuration is damaged: it is not an object")
         former = {"shared_tables": "tied_embeddings"}  # names in runs of version 1
-        values = {former.get(name, name): value for name, value in content.items()}
+        values = {str(former.get(name, name)): value for name, value in content.items()}
         if unknown := sorted(set(values) - set(cls.__dataclass_fields__)):
             raise NcelmError(f"the model configuration is damaged: it has an unknown field {unknown[0][:40]!r}")
         return cls(**values)
@@ -78,25 +80,30 @@ class ModelConfig:
 
 @dataclass(frozen=True, eq=False)
 class LogBilinear:
-    """A log-bilinear model: its configuration and its parameters θ, float32 and C-contiguous."""
+    """A log-bilinear model. All parameters are float32 and C-contiguous."""
 
     config: ModelConfig
     context_vectors: np.ndarray  # r_w, (V + 1, d): the last row is the out-of-sentence word
-    target_vectors: np.ndarray  # q_w, (V, d): a view of context_vectors where tables are shared
+    target_vectors: np.ndarray  # q_w, (V, d): a view of context_vectors if embeddings are tied
     biases: np.ndarray  # b_w, (V,)
     matrices: np.ndarray  # C_i, (c, d, d), or their diagonals, (c, d)
 
     @classmethod
-    def initialise(cls, config: ModelConfig, word_probabilities: np.ndarray, seed: int, spread: float) -> "LogBilinear":
-        """Small random vectors, C_i near identity / c, and biases such that the model starts as the unigram model."""
-        c, d, vocabulary = config.positions, config.dim, word_probabilities.size
+    def initialise(
+        cls, config: ModelConfig, word_probabilities: np.ndarray, seed: int, init_std: float
+    ) -> "LogBilinear":
+        """Return a model with random parameters: C_i near identity / c, and log-probabilities of words as biases.
+
+        `init_std` is the standard deviation of the word vectors.
+        """
+        c, d, size = config.positions, config.dim, word_probabilities.size
         random = np.random.Generator(np.random.Philox(seed))
 
-        def normal(shape: tuple[int, ...], scale: float) -> np.ndarray:
-            return random.standard_normal(shape, np.float32) * np.float32(scale)
+        def normal(shape: tuple[int, ...], std: float) -> np.ndarray:
+            return random.standard_normal(shape, np.float32) * np.float32(std)
 
-        context_vectors = normal((vocabulary + 1, d), spread)
-        target_vectors = context_vectors[:vocabulary] if config.tied_embeddings else normal((vocabulary, d), spread)
+        context_vectors = normal((size + 1, d), init_std)
+        target_vectors = context_vectors[:size] if config.tied_embeddings else normal((size, d), init_std)
         if config.matrices == "full":
             matrices = np.eye(d, dtype=np.float32) / np.float32(c) + normal((c, d, d), 0.01)
         else:
@@ -104,7 +111,7 @@ class LogBilinear:
         return cls(config, context_vectors, target_vectors, np.log(word_probabilities).astype(np.float32), matrices)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """The parameters by name, each once: what a model file holds."""
+        """Return the parameters by name, as in a model file; tied embeddings are one array."""
         arrays = {
             "context_vectors": self.context_vectors,
             "target_vectors": self.target_vectors,
@@ -117,7 +124,7 @@ class LogBilinear:
 
     @staticmethod
     def shapes(config: ModelConfig, vocabulary_size: int) -> dict[str, tuple[int, ...]]:
-        """The shape each array of such a model must have."""
+        """Return the shape of each array of a model with this configuration."""
         c, d = config.positions, config.dim
         shapes: dict[str, tuple[int, ...]] = {
             "context_vectors": (vocabulary_size + 1, d),
@@ -131,7 +138,7 @@ class LogBilinear:
 
     @classmethod
     def from_arrays(cls, config: ModelConfig, arrays: dict[str, np.ndarray]) -> "LogBilinear":
-        """The model that has these parameters (shapes as `shapes` says)."""
+        """Return the model with these parameters, whose shapes must be those of `shapes`."""
         context_vectors = arrays["context_vectors"]
         return cls(
             config,
@@ -142,11 +149,13 @@ class LogBilinear:
         )
 
     def parameters(self) -> records.Parameters:
-        """The parameters as the compiled code takes them."""
+        """Return the parameters in the form that compiled code accepts."""
         return records.Parameters(self.context_vectors, self.target_vectors, self.biases, self.matrices)
 
     def predict(self, contexts: np.ndarray) -> np.ndarray:
-        """q̂ = Σ_i C_i r_wi (Eq. 2): contexts (n, c) → (n, d)."""
+        """Return q̂ = Σ_i C_i r_wi (Eq. 2): contexts (n, c) → (n, d)."""
+        from ncelm.kernels import steps as kernels
+
         contexts = np.ascontiguousarray(contexts, np.int64)
         if contexts.ndim != 2 or contexts.shape[1] != self.config.positions:
             raise ValueError(f"contexts must be (n, {self.config.positions}), not {contexts.shape}")
@@ -158,35 +167,37 @@ class LogBilinear:
 
     @property
     def sides(self) -> Sides:
-        """Which words around the predicted one the model sees."""
+        """The side of the predicted word on which its context is."""
         return self.config.sides
 
     def score_positions(
         self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """s(w, h) and log Z(h), each (last - first,), of the words at positions first..last of a text.
+        """Return s(w, h) and log Z(h) of the words at positions first..last - 1, both (last - first,).
 
-        Unless `normalised`, Z is taken to be 1, as NCE trained it to be, and the vocabulary is not summed over.
+        With normalised=False, log Z(h) is 0, without the sum over the vocabulary.
         """
+        from ncelm.kernels import steps as kernels
+
         scores, log_z = np.empty(last - first, np.float32), np.empty((last - first) * normalised, np.float64)
         corpus = corpus._replace(before=self.config.context)
         team.run(kernels.score_positions, 1, corpus, self.parameters(), first, last, scores, log_z)
         return scores, log_z if normalised else np.zeros(last - first)
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
-        """log P of every word, (V,), between these words of a sentence."""
+        """Return log P(w|h) of every word, (V,), for a gap between the words `before` and `after`."""
         c, c_after = self.config.context, self.config.context_after
-        left = np.concatenate([np.full(c, pad_id), before])[len(before) :]  # the last c
+        left = np.concatenate([np.full(c, pad_id), before])[len(before) :]  # the last c words, padded
         right = np.concatenate([after, np.full(c_after, pad_id)])[:c_after]
         contexts = np.concatenate([left, right]).astype(np.int64)[None]
         return self.log_probabilities(contexts)[0].astype(np.float64)
 
     def scores(self, contexts: np.ndarray) -> np.ndarray:
-        """s(w, h) = q̂ᵀ q_w + b_w (Eq. 3) for every word: contexts (n, c) → (n, V). Not normalised."""
+        """Return the unnormalised scores s(w, h) = q̂ᵀ q_w + b_w of every word (Eq. 3): contexts (n, c) → (n, V)."""
         return self.predict(contexts) @ self.target_vectors.T + self.biases
 
     def log_probabilities(self, contexts: np.ndarray) -> np.ndarray:
-        """log P(w|h) (Eq. 1) for every word, exactly normalised: contexts (n, c) → (n, V) float64."""
+        """Return log P(w|h) of every word, exactly normalised (Eq. 1): contexts (n, c) → (n, V) float64."""
         scores = self.scores(contexts).astype(np.float64)
         largest = scores.max(axis=1, keepdims=True)
         scores -= largest + np.log(np.exp(scores - largest).sum(axis=1, keepdims=True))

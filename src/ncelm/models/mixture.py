@@ -1,4 +1,4 @@
-"""Linear interpolation of word models: P(w|h) = Σ_i λ_i P_i(w|h), the weights λ learned by EM on held-out text."""
+"""Linear interpolation of word models: P(w|h) = Σ_i λ_i P_i(w|h), with weights λ estimated by EM on held-out text."""
 
 from dataclasses import dataclass
 
@@ -11,58 +11,59 @@ from ncelm.models.base import Sides, WordModel
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Several models of one vocabulary, each with its weight."""
+    """Several models of one vocabulary, and their weights."""
 
-    models: tuple[WordModel, ...]
-    weights: np.ndarray  # λ, (models,) float64, sums to 1
+    components: tuple[WordModel, ...]
+    weights: np.ndarray  # λ, (components,) float64, sums to 1
 
     @property
     def sides(self) -> Sides:
-        """What its parts see, all together."""
-        seen = {model.sides for model in self.models}
-        return seen.pop() if len(seen) == 1 else "both"
+        """The sides on which the contexts of all components are."""
+        sides = {component.sides for component in self.components}
+        return sides.pop() if len(sides) == 1 else "both"
 
     def score_positions(
         self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
     ) -> tuple[np.ndarray, np.ndarray]:
-        """log P(w|h) of the words at positions first..last; the normaliser of a mixture of distributions is 1."""
-        logs = log_probabilities(self.models, corpus, first, last, team, normalised)  # (models, n)
-        with np.errstate(divide="ignore"):
-            return np.logaddexp.reduce(logs + np.log(self.weights)[:, None], axis=0), np.zeros(last - first)
+        """Return log P(w|h) of the words at positions first..last - 1, and log-normalizers, which are 0."""
+        logs = log_probabilities(self.components, corpus, first, last, team, normalised)  # (components, n)
+        return self._interpolate(logs), np.zeros(last - first)
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
-        """log P of every word, (V,), between these words of a sentence."""
-        logs = np.stack([model.distribution(before, after, pad_id) for model in self.models])  # (models, V)
-        with np.errstate(divide="ignore"):
+        """Return log P(w|h) of every word, (V,), for a gap between the words `before` and `after`."""
+        return self._interpolate(np.stack([each.distribution(before, after, pad_id) for each in self.components]))
+
+    def _interpolate(self, logs: np.ndarray) -> np.ndarray:
+        """Return log Σ_i λ_i P_i of log P_i: (components, n) → (n,)."""
+        with np.errstate(divide="ignore"):  # a weight may be 0
             return np.logaddexp.reduce(logs + np.log(self.weights)[:, None], axis=0)
 
 
 def log_probabilities(
-    models: tuple[WordModel, ...],
+    components: tuple[WordModel, ...],
     corpus: records.Corpus,
     first: int,
     last: int,
     team: Team,
     normalised: bool = True,
 ) -> np.ndarray:
-    """log P_i(w|h) of each model, (models, last - first)."""
-    return np.stack([np.subtract(*model.score_positions(corpus, first, last, team, normalised)) for model in models])
+    """Return log P_i(w|h) of each model, (components, last - first)."""
+    return np.stack([np.subtract(*each.score_positions(corpus, first, last, team, normalised)) for each in components])
 
 
-def learn_weights(logs: np.ndarray, tolerance: float = 1e-7, most: int = 1000) -> np.ndarray:
-    """The λ that make a text likeliest, from log P_i of its words, (models, n), by expectation maximisation.
+def learn_weights(logs: np.ndarray, tolerance: float = 1e-7, max_iterations: int = 1000) -> np.ndarray:
+    """Return the weights λ that maximize the likelihood of a text, by expectation maximization.
 
-    Each round a word is shared out among the models by how likely each makes it; a model's weight is its share of all
-    words. The likelihood has one maximum, and never falls on the way to it.
+    `logs` are log P_i of its words, (components, n). The likelihood is concave in λ and increases in every iteration.
 
     >>> learn_weights(np.log([[0.9, 0.9, 0.1], [0.1, 0.1, 0.9]])).round(3).tolist()
     [0.708, 0.292]
     """
     weights = np.full(len(logs), 1.0 / len(logs))
-    for _ in range(most):
+    for _ in range(max_iterations):
         joint = logs + np.log(weights)[:, None]
-        shares = np.exp(joint - np.logaddexp.reduce(joint, axis=0))  # (models, n)
-        before, weights = weights, np.maximum(shares.mean(axis=1), 1e-300)
-        if np.abs(weights - before).max() < tolerance:
+        responsibilities = np.exp(joint - np.logaddexp.reduce(joint, axis=0))  # (components, n), E step
+        previous, weights = weights, np.maximum(responsibilities.mean(axis=1), 1e-300)  # M step
+        if np.abs(weights - previous).max() < tolerance:
             break
     return weights / weights.sum()

@@ -1,16 +1,16 @@
-"""Pointwise mutual information: words that stand in one sentence more often than chance would have it.
+"""Pointwise mutual information (PMI) of words that occur in the same sentence.
 
-With n_v sentences of S that have the word v, and n_vw that have both v and w,
+With S sentences, n_v of which contain the word v and n_vw both v and w,
 
     PMI(v, w) = log (n_vw S / (n_v n_w))
 
-and what is negative, or not known because the two never met, counts as nothing (Church & Hanks 1990). A candidate's
-score in a sentence is the sum over the sentence's other words. The table of n_vw would be far larger than the text;
-the sentences of each word and the words of each sentence are kept instead, and counted when somebody asks.
+Negative values, and pairs that never occur together, count as 0 (Church & Hanks 1990). The score of a word in a
+sentence is the sum of its PMI with the other words. A table of all n_vw would be much larger than the text. The model
+is instead a co-occurrence index: the sentences of each word and the words of each sentence; n_vw is counted on demand.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,30 +22,31 @@ from ncelm.io.files import atomic_folder, check_not_existing
 from ncelm.io.machine import check_memory
 from ncelm.io.metrics import Metrics
 from ncelm.models import description
-from ncelm.models.base import Blank
+from ncelm.models.base import ChoiceScores, Gap, Table
 from ncelm.models.lsa import BYTES_PER_WORD, sentence_counts
 from ncelm.text.settings import TextSettings
 from ncelm.text.store import TokenStore
 from ncelm.text.vocabulary import Vocabulary
 
 ARRAYS = {"word_begins": "int64", "sentences": "int32", "sentence_begins": "int64", "words": "int32"}
-AT_ONCE = 100_000  # sentences
+BATCH_SENTENCES = 100_000  # whose words are counted in one call; bounds the memory
+NO_VECTORS = "a PMI model has no word vectors: train an LSA model on the same store, with `ncelm lsa train`"
 
 
 @dataclass(frozen=True, eq=False)
 class Pmi:
-    """Who stands in one sentence with whom. A word counts once in a sentence; `<unk>` and `</s>` are no words."""
+    """The co-occurrence index of a text. A word counts once per sentence; `<unk>` and `</s>` do not count."""
 
     word_begins: np.ndarray  # (V + 1,): the sentences of word w are sentences[word_begins[w] : word_begins[w + 1]]
-    sentences: np.ndarray  # numbers of sentences, (n,)
-    sentence_begins: np.ndarray  # (S + 1,): likewise the words of a sentence
+    sentences: np.ndarray  # indices of sentences, (n,)
+    sentence_begins: np.ndarray  # (S + 1,): the words of sentence s are words[sentence_begins[s] : …[s + 1]]
     words: np.ndarray  # ids, (n,)
     vocabulary: Vocabulary
     text: TextSettings
 
     @classmethod
     def load(cls, path: Path | str) -> "Pmi":
-        """Map a run of `train_pmi` into memory, and check what is relied on: no place lies outside."""
+        """Map a run of `train_pmi` into memory. Validate that no index is out of range."""
         path = Path(path)
         _, origin = description.read_kind(path, "pmi")
         arrays, _ = array_files.map_arrays(path / run.MODEL, ARRAYS)
@@ -53,90 +54,92 @@ class Pmi:
         sentences = model.sentence_begins.size - 1
         if not (
             model.word_begins.size == len(origin.vocabulary) + 1
-            and _are_begins(model.word_begins, model.sentences.size)
-            and _are_begins(model.sentence_begins, model.words.size)
-            and _are_numbers(model.sentences, sentences)
-            and _are_numbers(model.words, len(origin.vocabulary))
+            and _are_offsets(model.word_begins, model.sentences.size)
+            and _are_offsets(model.sentence_begins, model.words.size)
+            and _are_indices(model.sentences, sentences)
+            and _are_indices(model.words, len(origin.vocabulary))
         ):
             raise NcelmError(f"{path / run.MODEL} is damaged: restore it from a copy or train again")
         return model
 
-    def choice_scores(self, blanks: Iterable[Blank]) -> Iterator[tuple[list[float], list[float]]]:
-        """The sum of each choice's information about the other words of its sentence.
+    def choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
+        """Return the sum of the PMI of each choice with the other words of the sentence.
 
-        A choice that is several words to the tokeniser has the sum of theirs. There is nothing to normalise.
+        The score of a choice of several tokens is the sum of theirs.
         """
-        for blank in blanks:
-            others = self._known([*blank.before, *blank.after])
-            parts = [self._known(choice) for choice in blank.choices]
-            each = self._information(np.concatenate(parts), others).sum(axis=1)
-            ends = np.cumsum([part.size for part in parts])
-            scores = [float(some.sum()) for some in np.split(each, ends[:-1])]
-            yield scores, scores
+        for gap in gaps:
+            others = self._known([*gap.before, *gap.after])
+            choices = [self._known(choice) for choice in gap.choices]
+            per_token = self._positive_pmi(np.concatenate(choices), others).sum(axis=1)
+            ends = np.cumsum([choice.size for choice in choices])
+            scores = [float(tokens.sum()) for tokens in np.split(per_token, ends[:-1])]
+            yield ChoiceScores(scores, scores)
 
-    def likeliest(self, before: list[str], after: list[str], n: int = 10) -> list[tuple[str, float]]:
-        """The n words that these have the most information about."""
+    def most_likely(self, before: Sequence[str], after: Sequence[str], n: int = 10) -> list[tuple[str, float]]:
+        """Return the n words with the largest sum of PMI with these, and the sums."""
         everything = np.arange(len(self.vocabulary))
-        scores = self._information(everything, self._known([*before, *after])).sum(axis=1)
+        scores = self._positive_pmi(everything, self._known([*before, *after])).sum(axis=1)  # (V,)
         best = np.argsort(-scores, kind="stable")
-        best = best[best > self.vocabulary.end_id][:n]  # neither <unk> nor </s> is an answer
+        best = best[best > self.vocabulary.end_id][:n]  # neither <unk> nor </s>
         return [(self.vocabulary.word(int(i)), float(scores[i])) for i in best]
 
-    def vectors(self, table: str = "context") -> np.ndarray:
-        """There are none."""
-        raise NcelmError("a PMI model has no word vectors: `ncelm lsa train` makes them from the same sentences")
+    def vectors(self, table: Table = "context") -> np.ndarray:
+        """Raise `NcelmError`: a PMI model has no word vectors."""
+        raise NcelmError(NO_VECTORS)
 
-    def neighbors(self, word: str, n: int = 10, table: str = "context") -> list[tuple[str, float]]:
-        """There are none."""
-        raise NcelmError("a PMI model has no word vectors: `ncelm lsa train` makes them from the same sentences")
+    def neighbors(self, word: str, n: int = 10, table: Table = "context") -> list[tuple[str, float]]:
+        """Raise `NcelmError`: a PMI model has no word vectors."""
+        raise NcelmError(NO_VECTORS)
 
     def _known(self, words: list[str]) -> np.ndarray:
-        """Different ids, in order; neither <unk> nor </s>."""
+        """Return the distinct ids of words, in order, without `<unk>` and `</s>`."""
         ids = np.array(list(dict.fromkeys(self.vocabulary.encode(words).tolist())), np.int64)
         return ids[ids > self.vocabulary.end_id]
 
-    def _information(self, some: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """PMI(v, w) where it is positive, else 0: (some, others). A word has none about itself."""
+    def _positive_pmi(self, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
+        """Return max(PMI(v, w), 0) for words v of `rows` and w of `columns`; 0 for v = w."""
         counts = np.diff(self.word_begins)  # n_v, (V,)
-        if counts[some].sum() > counts[others].sum():  # it is symmetric: ask those who are in fewer sentences
-            return self._information(others, some).T
-        met = np.array([self._met(v)[others] for v in some.tolist()]).reshape(some.size, others.size)  # n_vw
-        chance = counts[some][:, None] * counts[others][None, :] / (self.sentence_begins.size - 1)
-        ratio = np.divide(met, chance, out=np.ones(met.shape), where=met > chance)
-        ratio[some[:, None] == others[None, :]] = 1.0
+        if counts[rows].sum() > counts[columns].sum():  # PMI is symmetric: count in fewer sentences
+            return self._positive_pmi(columns, rows).T
+        together = np.array([self._cooccurrences(v)[columns] for v in rows.tolist()])  # n_vw
+        together = together.reshape(rows.size, columns.size)
+        expected = counts[rows][:, None] * counts[columns][None, :] / (self.sentence_begins.size - 1)
+        ratio = np.divide(together, expected, out=np.ones(together.shape), where=together > expected)
+        ratio[rows[:, None] == columns[None, :]] = 1.0
         return np.log(ratio)
 
-    def _met(self, word: int) -> np.ndarray:
-        """n_vw for every w: how many sentences have this word and that, (V,)."""
-        answer = np.zeros(len(self.vocabulary), np.int64)
-        numbers = self.sentences[self.word_begins[word] : self.word_begins[word + 1]]
-        for first in range(0, numbers.size, AT_ONCE):
-            some = numbers[first : first + AT_ONCE].astype(np.int64)
-            begins, lengths = self.sentence_begins[some], self.sentence_begins[some + 1] - self.sentence_begins[some]
-            # places of all their words: each sentence's begin, and on from there
+    def _cooccurrences(self, word: int) -> np.ndarray:
+        """Return n_vw of this word v and every word w: the number of sentences that contain both, (V,)."""
+        counts = np.zeros(len(self.vocabulary), np.int64)
+        indices = self.sentences[self.word_begins[word] : self.word_begins[word + 1]]
+        for first in range(0, indices.size, BATCH_SENTENCES):
+            batch = indices[first : first + BATCH_SENTENCES].astype(np.int64)
+            begins = self.sentence_begins[batch]
+            lengths = self.sentence_begins[batch + 1] - begins
+            # positions of the words of all sentences: begin, begin + 1, …, for each sentence
             ends = np.cumsum(lengths)
-            places = np.arange(ends[-1]) + np.repeat(begins - (ends - lengths), lengths)
-            answer += np.bincount(self.words[places], minlength=answer.size)
-        return answer
+            positions = np.arange(ends[-1]) + np.repeat(begins - (ends - lengths), lengths)
+            counts += np.bincount(self.words[positions], minlength=counts.size)
+        return counts
 
 
-def _are_begins(begins: np.ndarray, end: int) -> bool:
-    return bool(begins.size > 1 and begins[0] == 0 and begins[-1] == end and (np.diff(begins) >= 0).all())
+def _are_offsets(offsets: np.ndarray, end: int) -> bool:
+    return bool(offsets.size > 1 and offsets[0] == 0 and offsets[-1] == end and (np.diff(offsets) >= 0).all())
 
 
-def _are_numbers(numbers: np.ndarray, below: int) -> bool:
-    return bool(numbers.size and numbers.min() >= 0 and numbers.max() < below)
+def _are_indices(indices: np.ndarray, size: int) -> bool:
+    return bool(indices.size and indices.min() >= 0 and indices.max() < size)
 
 
 def train_pmi(store: TokenStore | Path | str, out: Path | str) -> Pmi:
-    """Note down the sentences of each word of a store's training text, and write the run `out`."""
+    """Build the co-occurrence index of the training text of a store, write the run `out`, and return the model."""
     store, out = TokenStore.open(store), Path(out)
     check_not_existing(out)
     check_memory("PMI of this text", store.split("train").tokens * BYTES_PER_WORD, "give a shorter text")
-    began = time.perf_counter()
+    start = time.perf_counter()
     by_word = sentence_counts(store)
     if by_word.nnz == 0:
-        raise NcelmError(f"{store.path} has no words that are known: give other text")
+        raise NcelmError(f"{store.path} has no known words: give other text")
     by_sentence = by_word.T.tocsr()
     arrays: dict[str, np.ndarray] = {
         "word_begins": by_word.indptr.astype(np.int64),
@@ -148,5 +151,5 @@ def train_pmi(store: TokenStore | Path | str, out: Path | str) -> Pmi:
     with atomic_folder(out) as folder:
         description.write_description(folder, "pmi", origin)
         array_files.write_mapped(folder / run.MODEL, arrays, {"kind": "pmi"})
-        Metrics(folder / run.METRICS).append({"finished": True, "seconds": time.perf_counter() - began})
+        Metrics(folder / run.METRICS).append({"finished": True, "seconds": time.perf_counter() - start})
     return Pmi.load(out)

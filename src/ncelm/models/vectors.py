@@ -1,26 +1,71 @@
-"""Words by their vectors: which point nearly the same way."""
+"""Word vectors: those of a model, nearest neighbors, and files for other tools."""
+
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from ncelm.errors import NcelmError
+from ncelm.io.files import atomic_write, check_not_existing
+from ncelm.models.base import Scorer, Table, WordModel
 from ncelm.text.settings import TextSettings
 from ncelm.text.vocabulary import Vocabulary
+
+VectorFormat = Literal["word2vec", "word2vec-binary", "glove"]
+
+
+def word_vectors(model: WordModel, table: Table = "context") -> np.ndarray:
+    """Return the word vectors of a model, (V, d): context vectors r_w or target vectors q_w."""
+    arrays: dict[str, np.ndarray] = model.arrays() if hasattr(model, "arrays") else {}
+    if "context_vectors" not in arrays:
+        raise NcelmError(
+            "this model has no word vectors: use a log-bilinear, feed-forward or LSTM model, or an LSA model"
+        )
+    context_vectors = arrays["context_vectors"][:-1]  # (V, d): without the out-of-sentence word
+    if table == "context":
+        return context_vectors
+    if table == "target":
+        return arrays.get("target_vectors", context_vectors)  # tied embeddings: one table for both
+    raise NcelmError(f"there is no table of vectors {table!r}: choose context or target")
 
 
 def nearest_words(
     vectors: np.ndarray, vocabulary: Vocabulary, text: TextSettings, word: str, n: int
 ) -> list[tuple[str, float]]:
-    """The n words whose vectors, (V, d), point most nearly the same way as a word's, with the cosine of the angle."""
+    """Return the n words whose vectors, (V, d), have the largest cosine similarity to that of a word."""
     word = word.lower() if text.lowercase else word
     if word not in vocabulary:
         raise NcelmError(f"{word!r} is not in the model's vocabulary of {len(vocabulary):,} words")
     if n < 1:
-        raise NcelmError(f"--count is {n}: ask for at least one neighbour")
-    norms = np.linalg.norm(vectors, axis=1)
+        raise NcelmError(f"the number of words to show is {n}: give at least 1")
+    norms = np.linalg.norm(vectors, axis=1)  # (V,)
     own = vocabulary.id(word)
     if norms[own] == 0:
-        raise NcelmError(f"{word!r} has no vector in this model: it says nothing of what stands beside it")
-    cosines = vectors @ vectors[own] / np.maximum(norms * norms[own], 1e-30)
+        raise NcelmError(f"{word!r} has no vector in this model: choose another word")
+    cosines = vectors @ vectors[own] / np.maximum(norms * norms[own], 1e-30)  # (V,)
     cosines[own] = -np.inf
     nearest = np.argsort(-cosines, kind="stable")[: min(n, len(cosines) - 1)]
     return [(vocabulary.word(int(i)), float(cosines[i])) for i in nearest]
+
+
+def export_vectors(
+    scorer: Scorer, path: Path, kind: VectorFormat = "word2vec", table: Table = "context"
+) -> tuple[int, int]:
+    """Write all word vectors to the new file `path`; return their number and their dimension.
+
+    word2vec: text; the first line has both numbers, each other line a word and its vector. word2vec-binary: the same
+    with float32 bytes instead of digits. glove: word2vec without the first line.
+    """
+    check_not_existing(path)
+    vectors, words = scorer.vectors(table), scorer.vocabulary.words
+    count, dim = vectors.shape
+    with atomic_write(path) as file:
+        if kind != "glove":
+            file.write(f"{count} {dim}\n".encode())
+        for word, vector in zip(words, vectors, strict=True):
+            if kind == "word2vec-binary":
+                file.write(f"{word} ".encode() + vector.astype("<f4").tobytes() + b"\n")
+            else:
+                numbers = " ".join(f"{x:.9g}" for x in vector.tolist())  # nine digits represent a float32 exactly
+                file.write(f"{word} {numbers}\n".encode())
+    return count, dim

@@ -1,1 +1,1 @@
-"""N-gram models with modified Kneser–Ney smoothing."""
+"""N-gram models with modified Kneser–Ney smoothing: `estimate`, `query`, and `arpa`, the ARPA text format."""
