@@ -88,7 +88,7 @@ def _fill(arguments: argparse.Namespace) -> None:
         raise NcelmError("--answers goes with a file of questions, not with a sentence")
     scorer = load_scorer(arguments.run, arguments.threads)
     if arguments.choices is None:
-        found = completion.likeliest(scorer, arguments.questions, arguments.count)
+        found = completion.most_likely(scorer, arguments.questions, arguments.count)
     else:
         choices = tuple(choice.strip() for choice in arguments.choices.split(","))
         question = completion.Question("", arguments.questions, choices)
@@ -115,7 +115,7 @@ def _answer(arguments: argparse.Namespace) -> None:
     scorer = load_scorer(arguments.run, arguments.threads)
     with progress_bar(unit=" questions", desc="answering") as bar:
         both = completion.rank_both(scorer, questions, show(bar))
-    rankings = completion.by_kind(both, not arguments.unnormalised)
+    rankings = completion.select_rankings(both, not arguments.unnormalised)
     found = {kind: completion.accuracy(each, answers) for kind, each in both.items()} if answers else {}
     unknown = [completion.unknown_choices(scorer, question.choices) for question in questions]
     if words := [word for some in unknown for word in some]:
@@ -128,10 +128,10 @@ def _answer(arguments: argparse.Namespace) -> None:
         return
     if not answers or arguments.each:
         for question, ranking, some in zip(questions, rankings, unknown, strict=True):
-            print(completion.shown(question, ranking, answers[question.id] if answers else None, some))
+            print(completion.format_ranking(question, ranking, answers[question.id] if answers else None, some))
     for kind, accuracy in found.items():
         low, high = accuracy.interval
         print(
-            f"{accuracy.percent:.1f} % correct ({accuracy.right:,} of {accuracy.questions:,}; 95 % confidence interval "
+            f"{accuracy.percent:.1f} % correct ({accuracy.correct:,} of {accuracy.questions:,}; 95 % confidence interval "
             f"{low:.1f} to {high:.1f} %), {kind}"
         )

@@ -20,7 +20,7 @@ from ncelm.io.run import METRICS
 from ncelm.kernels.threads import Team
 from ncelm.language_model import LanguageModel, load_scorer
 from ncelm.models.lsa import train_lsa
-from ncelm.models.ngram.model import train_ngram
+from ncelm.models.ngram.estimate import train_ngram
 from ncelm.models.pmi import train_pmi
 from ncelm.paper import plots
 from ncelm.paper.report import save_page
@@ -239,7 +239,7 @@ def _evaluate_row(
         outcome["test"] = LanguageModel.load(folder, threads).evaluate_split(store, "test").as_dict()
     for kind, rankings in completion.rank_both(load_scorer(folder, threads), questions, reporter.steps).items():
         found = completion.accuracy(rankings, answers)
-        outcome[kind] = {"percent": found.percent, "interval": found.interval, "right": found.right}
+        outcome[kind] = {"percent": found.percent, "interval": found.interval, "right": found.correct}
     for record in Metrics(folder / METRICS).read()[-1:]:  # ensembles have no metrics
         outcome |= {"seconds": record["seconds"], "epochs": record.get("epoch")}
         if row.kind == "LBL":
