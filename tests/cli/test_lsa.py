@@ -7,7 +7,7 @@ def test_lsa(answer, output, fails, folder, tmp_path):
     assert len(answer(["neighbors", run, "cat", "--count", "2"])["cat"]) == 2
     assert "vectors of 3 dimensions" in output(["export", run, tmp_path / "vectors"])
     for command in ("evaluate", "score"):
-        fails([command, run], "is an LSA model")
+        fails([command, run], "lsa is a model of kind lsa, which has no probabilities")
 
 
 def test_pmi(output, folder, tmp_path):

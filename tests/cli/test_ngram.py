@@ -39,11 +39,11 @@ def test_errors(fails, folder, tmp_path):
     for order in (0, 20, -1):
         fails(["ngram", "train", store, "--order", order, "--out", out], f"--order is {order}: give a number")
     fails(["ngram", "train", store, "--min-counts", "2", "--out", out], "--min-counts are 2")
-    fails(["ngram", "to-arpa", folder / "run", tmp_path / "a"], "is no n-gram model")
+    fails(["ngram", "to-arpa", folder / "run", tmp_path / "a"], "is not an n-gram model")
     fails(["ngram", "from-arpa", folder / "text", "--out", out], "ends before \\end\\")
     fails(["ngram", "from-arpa", tmp_path / "nothing", "--out", out], "there is no file")
     fails(["ngram", "train", store, "--out", folder / "run"], "exists already")
-    fails(["mix", folder / "run", "--out", out], "at least two parts")
+    fails(["mix", folder / "run", "--out", out], "at least two")
     fails(["mix", folder / "run", folder / "run", "--out", out, "--weights", "0.5", "0.6"], "--weights are")
     fails(["mix", folder / "run", folder / "run", "--out", out, "--weights", "-0.5", "1.5"], "--weights are")
     assert list(tmp_path.iterdir()) == []

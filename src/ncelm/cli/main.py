@@ -75,10 +75,9 @@ def _run(words: Sequence[str]) -> int:
             if arguments:
                 command.run(arguments)
         sys.stdout.flush()
-    except NcelmError as error:
-        return _fail(parser.with_flags(str(error)) if parser else str(error))
-    except KeyboardInterrupt as stop:
-        return _stopped(str(stop))
+    except (NcelmError, KeyboardInterrupt) as error:
+        message = parser.with_flags(str(error)) if parser else str(error)
+        return _stopped(message) if isinstance(error, KeyboardInterrupt) else _fail(message)
     except BrokenPipeError:  # the reader, such as `head`, has finished
         _drop_output()
         return 0
