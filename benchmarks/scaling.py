@@ -1,12 +1,12 @@
-"""How words/s and memory grow with vocabulary, dimensions, noise words, context, threads and corpus.
+"""Throughput and memory as functions of vocabulary, dimension, noise samples, context, threads and corpus size.
 
-    python benchmarks/growth.py --out FOLDER [--only vocabulary dim …]
+    python benchmarks/scaling.py --out DIR [--only vocabulary dim …]
 
-Each point trains in processes of its own, by turns with the others of its quantity, on a made-up text with the word
-frequencies of Zipf's law; all quantities but one stay as they are in MIDDLE below. (But vocabularies are compared on a
-longer text: every word is there at least once, and with 1,000,000 words that would be half of a text of 2,000,000.)
-Writes FOLDER/growth.json, growth.md and growth.png. Memory is what the process holds for itself: pages of the token
-store, which is mapped from disk, come and go.
+Each quantity varies while the others have the values of BASE. Every point is measured in several processes that
+alternate with those of the other points, on a synthetic text whose word frequencies follow Zipf's law. Vocabularies are
+compared on a longer text, because every word occurs at least once: with a vocabulary of 1,000,000 these occurrences
+would be half of a text of 2,000,000 words. Writes DIR/scaling.json, scaling.md and scaling.png. Memory is anonymous
+resident memory, without the memory-mapped pages of the token store.
 """
 
 import argparse
@@ -21,77 +21,78 @@ from typing import Any
 
 import numpy as np
 
-from common import fresh_engine, heading, made_up_store, say
+from common import append_history, argument_parser, log, new_engine, report_header, zipf_store
 from ncelm.io.machine import environment_info
 from ncelm.kernels.threads import Team
 from ncelm.models.log_bilinear import ModelConfig
 from ncelm.text.store import TokenStore
-from ncelm.training.config import TrainConfig
+from ncelm.training.config import NCE, Sgd, TrainConfig
 
-MIDDLE = {"vocabulary": 10_000, "dim": 100, "noise_words": 25, "context": 5, "threads": 1, "words": 1_000_000}
+BASE = {"vocabulary": 10_000, "dim": 100, "noise_samples": 25, "context": 5, "threads": 1, "words": 1_000_000}
 VALUES: dict[str, tuple[int, ...]] = {
     "vocabulary": (10_000, 30_000, 100_000, 300_000, 1_000_000),
     "dim": (50, 100, 200, 300, 500, 1000),
-    "noise_words": (1, 5, 25, 100, 300, 1000),
+    "noise_samples": (1, 5, 25, 100, 300, 1000),
     "context": (1, 2, 5, 10, 20),
     "threads": (1, 2),
     "words": (1_000_000, 3_000_000, 10_000_000, 30_000_000),
 }
-ROUNDS, PASSES = 5, 3
-LARGE_TEXT = 10_000_000
+ROUNDS, PROCESSES = 5, 3  # rounds in a process, processes of a point
+VOCABULARY_TEXT = 10_000_000  # words of the text on which vocabularies are compared
 
 
-def measure(point: dict[str, int], path: Path) -> dict[str, Any]:
-    """Words/s of some rounds and memory of one point, in this process."""
+def measure(point: dict[str, int], path: Path, seconds: float) -> dict[str, Any]:
+    """Return words per second of all rounds, and memory, of one point in this process."""
     store = TokenStore.open(path)
     config = TrainConfig(
         model=ModelConfig(context=point["context"], dim=point["dim"], matrices="diagonal"),
-        noise_samples=point["noise_words"],
-        optimizer="sgd",
+        loss=NCE(samples=point["noise_samples"]),
+        optimizer=Sgd(),
     )
     with Team(point["threads"]) as team:
-        engine = fresh_engine(config, store, team)
-        n, speeds = engine.sizes.planned, []
+        engine = new_engine(config, store, team)
+        n, speeds = engine.planned, []
         rates = np.full(n, 1e-4)
         first = 0
-        for _ in range(ROUNDS + 1):
+        for _ in range(ROUNDS + 1):  # the first round warms up
             began, steps = time.perf_counter(), 0
-            while time.perf_counter() < began + 0.5:  # always other words, as in training
+            while time.perf_counter() < began + seconds:  # on different words in each call, as in training
                 engine.run(0, first % max(1, engine.steps_per_epoch - n), rates, rates)
                 first, steps = first + n, steps + n
-            speeds.append(steps * engine.sizes.batch / (time.perf_counter() - began))
+            speeds.append(steps * config.batch_size / (time.perf_counter() - began))
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return {"words_per_second": speeds[1:], "memory_bytes": int(status["RssAnon"].split()[0]) * 1024}
 
 
-def all_points(only: list[str]) -> list[dict[str, Any]]:
-    """Every point that is asked for: its median speed, and its memory at its least."""
-    answers = []
+def all_points(quantities: list[str], seconds: float) -> list[dict[str, Any]]:
+    """Return the median and best throughput and the minimum of memory of all points."""
+    results = []
     with tempfile.TemporaryDirectory() as folder:
         stores: dict[tuple[int, int], Path] = {}
-        for quantity in only:
-            points = [MIDDLE | {quantity: value} for value in VALUES[quantity]]
+        for quantity in quantities:
+            points = [BASE | {quantity: value} for value in VALUES[quantity]]
             for point in points:
                 if quantity == "vocabulary":
-                    point["words"] = LARGE_TEXT
+                    point["words"] = VOCABULARY_TEXT
                 text = point["vocabulary"], point["words"]
                 if text not in stores:
-                    place = Path(folder, "-".join(map(str, text)))
-                    place.mkdir()
-                    stores[text] = made_up_store(place, *text).path
-                    (place / "text").unlink()
+                    directory = Path(folder, "-".join(map(str, text)))
+                    directory.mkdir()
+                    stores[text] = zipf_store(directory, *text).path
+                    (directory / "text").unlink()
             rounds: list[list[dict[str, Any]]] = [[] for _ in points]
-            for number in range(PASSES):
+            for number in range(PROCESSES):
                 for point, found in zip(points, rounds, strict=True):
                     store = stores[point["vocabulary"], point["words"]]
-                    command = [sys.executable, __file__, "--point", json.dumps(point), "--store", str(store)]
+                    arguments = json.dumps([point, str(store), seconds])
+                    command = [sys.executable, __file__, "--point", arguments]
                     output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
                     found.append(json.loads(output))
                     speed = statistics.median(found[-1]["words_per_second"])
-                    say(f"{number + 1} of {PASSES}: {quantity} {point[quantity]:,}: {speed:,.0f} words/s")
+                    log(f"process {number + 1}/{PROCESSES}, {quantity} {point[quantity]:,}: {speed:,.0f} words/s")
             for point, found in zip(points, rounds, strict=True):
                 speeds = [speed for each in found for speed in each["words_per_second"]]
-                answers.append(
+                results.append(
                     {
                         "quantity": quantity,
                         "value": point[quantity],
@@ -100,36 +101,36 @@ def all_points(only: list[str]) -> list[dict[str, Any]]:
                         "memory_bytes": min(each["memory_bytes"] for each in found),
                     }
                 )
-    return answers
+    return results
 
 
-def markdown(answer: dict[str, Any]) -> str:
-    """The result for people."""
-    middle = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in MIDDLE.items())
+def report(result: dict[str, Any]) -> str:
+    """Return the result as Markdown."""
+    base = ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in BASE.items())
     lines = [
-        *heading("Growth", answer),
-        f"Diagonal matrices, noise words of each word's own, plain SGD; where nothing else is said: {middle}. "
-        f"Vocabularies are compared on {LARGE_TEXT:,} words of text. Words/s are the median and the best of "
-        f"{PASSES * ROUNDS} rounds in {PASSES} processes, by turns.",
+        *report_header("Scaling of throughput and memory", result),
+        f"Diagonal matrices, noise samples per word, SGD. Base values: {base}. "
+        f"Vocabularies are compared on {VOCABULARY_TEXT:,} words of text. Words/s are the median and the best of "
+        f"{PROCESSES * ROUNDS} rounds in {PROCESSES} alternating processes.",
         "",
-        "| | | words/s | best | memory, MB |",
+        "| quantity | value | words/s | best | memory, MB |",
         "|---|---|---|---|---|",
     ]
-    for each in answer["points"]:
+    for each in result["points"]:
         name = each["quantity"].replace("_", " ")
         lines.append(
             f"| {name} | {each['value']:,} | {each['words_per_second']:,.0f} | {each['best_words_per_second']:,.0f} | "
             f"{each['memory_bytes'] / 1e6:,.0f} |"
         )
-    return "\n".join([*lines, "", "![words/s and memory](growth.png)", ""])
+    return "\n".join([*lines, "", "![words/s and memory](scaling.png)", ""])
 
 
 def draw(path: Path, points: list[dict[str, Any]]) -> None:
-    """A small picture for each quantity."""
+    """Plot throughput and memory against each quantity."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        say("matplotlib is not installed, so there is no picture: pip install matplotlib")
+        log("no plot: matplotlib is not installed (pip install matplotlib)")
         return
     quantities = list(dict.fromkeys(each["quantity"] for each in points))
     figure = Figure(figsize=(4.0 * len(quantities), 6.0), layout="constrained")
@@ -147,25 +148,30 @@ def draw(path: Path, points: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    """Read the command line and measure."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, help="a folder for the answer")
-    parser.add_argument("--only", nargs="+", choices=VALUES, default=list(VALUES), help="some of the quantities (all)")
-    parser.add_argument("--point", help=argparse.SUPPRESS)  # one point, in this process
-    parser.add_argument("--store", type=Path, help=argparse.SUPPRESS)
+    """Measure all points and write the report."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--out", type=Path, metavar="DIR", help="directory for the report")
+    parser.add_argument("--only", nargs="+", choices=VALUES, default=list(VALUES), help="quantities (all)")
+    parser.add_argument("--seconds", type=float, default=0.5, help="length of a round (0.5)")
+    parser.add_argument("--point", help=argparse.SUPPRESS)  # measure one point in this process
     options = parser.parse_args()
     if options.point:
-        print(json.dumps(measure(json.loads(options.point), options.store)))
+        point, store, seconds = json.loads(options.point)
+        print(json.dumps(measure(point, Path(store), seconds)))
         return 0
     if not options.out:
-        parser.error("--out is missing: name a folder for the answer")
-    points = all_points(options.only)
-    answer = {"points": points, **environment_info("ncelm", "numpy", "numba")}
+        parser.error("--out is missing: give a directory for the report")
+    result = {"points": all_points(options.only, options.seconds), **environment_info("ncelm", "numpy", "numba")}
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "growth.json").write_text(json.dumps(answer, indent=1) + "\n")
-    (options.out / "growth.md").write_text(markdown(answer))
-    draw(options.out / "growth.png", points)
-    print(markdown(answer))
+    (options.out / "scaling.json").write_text(json.dumps(result, indent=1) + "\n")
+    (options.out / "scaling.md").write_text(report(result))
+    draw(options.out / "scaling.png", result["points"])
+    figures = {
+        f"{each['quantity'].replace('_', ' ')} {each['value']:,}, words/s": each["words_per_second"]
+        for each in result["points"]
+    }
+    append_history(options.history, result, figures)
+    print(json.dumps(result, indent=1) if options.json else report(result))
     return 0
 
 
