@@ -1,8 +1,10 @@
 """`ncelm train`: recipes and flags, errors that name flags, full disks."""
 
 import errno
+import io
 import json
 import os
+import re
 
 import pytest
 
@@ -97,6 +99,15 @@ def test_text_output(output, folder, tmp_path, quick):
     out = output(["train", folder / "store", "--out", tmp_path / "run", *quick])
     assert out.startswith(f"{tmp_path / 'run'}: validation perplexity ")
     assert "2 epochs" in out
+
+
+def test_the_need_for_memory_on_a_terminal(folder, tmp_path, quick, monkeypatch):
+    monkeypatch.setattr("sys.stderr", stream := io.StringIO())
+    monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    assert main(["train", str(folder / "store"), "--out", str(tmp_path / "run"), *quick]) == 0
+    first, *_ = stream.getvalue().splitlines()
+    assert re.fullmatch(r"800 tokens, 11 words; training needs about \d+ MB of memory", first)
+    assert "epoch 2/2" in stream.getvalue()
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------

@@ -132,6 +132,6 @@ def _answer(arguments: argparse.Namespace) -> None:
     for kind, accuracy in found.items():
         low, high = accuracy.interval
         print(
-            f"{accuracy.percent:.1f} % correct ({accuracy.correct:,} of {accuracy.questions:,}; 95 % confidence interval "
-            f"{low:.1f} to {high:.1f} %), {kind}"
+            f"{accuracy.percent:.1f} % correct ({accuracy.correct:,} of {accuracy.questions:,}; 95 % confidence "
+            f"interval {low:.1f} to {high:.1f} %), {kind}"
         )

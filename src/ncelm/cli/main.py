@@ -41,7 +41,7 @@ NAMES = [name for group in COMMANDS.values() for name in group]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line. Returns 0, 2 for an error that the user can correct, or 130 for Ctrl-C."""
+    """Run the command line; return 0, 2 for an error that the user can correct, or 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
     _prepare_output()
     with _interrupts_kept() as interrupted:
@@ -54,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    """Run a command; an error is printed as one line."""
+    """Run a command; print an error as one line; return the exit code."""
     parser: Any = None
     try:
         if not words or words[0] in ("-h", "--help"):
@@ -92,7 +92,7 @@ def _run(words: Sequence[str]) -> int:
 
 
 def _module_of(name: str) -> Any:
-    """The module of a command."""
+    """Return the module of a command."""
     if name not in NAMES:
         from ncelm.cli.parser import nearest
 
@@ -102,7 +102,7 @@ def _module_of(name: str) -> Any:
 
 
 def _help() -> str:
-    """The text of `ncelm --help`: all commands, on one screen."""
+    """Return the text of `ncelm --help`: all commands, on one screen."""
     lines = [
         "Neural language models that train in minutes on a CPU.",
         "usage: ncelm COMMAND [options]   `ncelm COMMAND --help` describes the command",
@@ -113,16 +113,16 @@ def _help() -> str:
 
 
 def _stopped(message: str = "") -> int:
-    warn_line(message or "stopped by Ctrl-C")
+    _print_error(message or "stopped by Ctrl-C")
     return 130
 
 
 def _fail(message: str) -> int:
-    warn_line(" ".join(message.split()))
+    _print_error(" ".join(message.split()))
     return 2
 
 
-def warn_line(message: str) -> None:
+def _print_error(message: str) -> None:
     """Print one line to standard error, if it can be written."""
     with suppress(OSError):
         print(f"ncelm: {message}", file=sys.stderr, flush=True)

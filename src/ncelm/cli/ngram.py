@@ -186,7 +186,7 @@ def _from_arpa(arguments: argparse.Namespace) -> None:
 
 
 def _ngram_counts(lm: "LanguageModel") -> list[int]:
-    """The number of n-grams of each order."""
+    """Return the number of n-grams of each order."""
     from ncelm.models.ngram.query import NGramModel
 
     assert isinstance(lm.model, NGramModel)

@@ -1,4 +1,4 @@
-"""The option parser: `argparse` with errors of one line, suggestions, and help in fixed-width paragraphs."""
+"""The option parser: argparse with one-line errors, suggestions for unknown options, and defaults in the help."""
 
 import argparse
 import difflib
@@ -21,8 +21,8 @@ class UsageError(NcelmError):
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Descriptions keep their line breaks; options show their defaults."""
 
-    def __init__(self, prog: str) -> None:
-        super().__init__(prog, max_help_position=30)
+    def __init__(self, prog: str, **options: Any) -> None:
+        super().__init__(prog, **{"max_help_position": 30} | options)
         self._width = min(self._width, WIDTH)
 
     def _get_help_string(self, action: argparse.Action) -> str | None:
@@ -54,30 +54,31 @@ class Parser(argparse.ArgumentParser):
         """Raise an error of one line."""
         raise UsageError(f"{message}: see `{self.prog} --help`")
 
+    def parse(self, words: Sequence[str]) -> argparse.Namespace:
+        """Return the values of all arguments and options, which may be in any order."""
+        if self._subparsers is not None:
+            return self.parse_args(words)
+        self._refuse_unknown_options(words)
+        try:
+            return self.parse_intermixed_args(words)
+        except UsageError:
+            self.parse_args(words)  # its message names all that is missing, not only options
+            raise
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse, after unknown options have been refused: argparse would first miss the required ones."""
+        """Parse the words of a subcommand, such as `ncelm ngram train`: argparse calls this method."""
         if self._subparsers is None:
             self._refuse_unknown_options(args)
         return super().parse_known_args(args, namespace)
 
-    def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """The values of all arguments and options, which may stand in any order."""
-        if self._subparsers is not None:
-            return self.parse_args(words)
-        try:
-            return self.parse_intermixed_args(words)
-        except UsageError:
-            self.parse_args(words)  # has the better message: it names missing arguments, too, not only options
-            raise
-
     def with_flags(self, message: str) -> str:
-        """An error message of the library with flags instead of parameters: `min_count` becomes --min-count."""
+        """Return an error message of the library with flags for parameters: --min-count for `min_count`."""
         flags = {name: "--" + name.replace("_", "-") for name in _PREPARE_PARAMETERS}
         flags |= {action.dest: action.option_strings[0] for action in self._all_actions() if action.option_strings}
         return re.sub(r"`(\w+)`", lambda match: flags.get(match[1], match[0]), message)
 
     def _all_actions(self) -> Iterator[argparse.Action]:
-        """The actions of this parser and of those of its commands."""
+        """Yield the actions of this parser and of its subcommands."""
         for action in self._actions:
             yield action
             if isinstance(action, argparse._SubParsersAction):
@@ -85,6 +86,7 @@ class Parser(argparse.ArgumentParser):
                     yield from parser._actions
 
     def _refuse_unknown_options(self, words: Iterable[str]) -> None:
+        """Raise an error for an unknown option. (argparse would first report the required ones that are missing.)"""
         for word in words:
             if word == "--":
                 return
@@ -96,19 +98,19 @@ class Parser(argparse.ArgumentParser):
 
 
 def with_default(text: str, default: object) -> str:
-    """A help text with a default value at the end of its first sentence."""
+    """Return a help text with a default value at the end of its first sentence."""
     first, dot, rest = text.removesuffix(".").partition(". ")
     return f"{first} [default: {default}]{dot}{rest}."
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A suggestion, ", did you mean …?", or nothing if no known name is similar."""
+    """Return a suggestion, ", did you mean …?", or nothing if no known name is similar."""
     similar = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f", did you mean {similar[0]}?" if similar else ""
 
 
 def whole_number(text: str) -> int:
-    """The value of an option that takes an integer."""
+    """Return the value of an option that takes an integer."""
     try:
         return int(text)
     except ValueError:
@@ -116,7 +118,7 @@ def whole_number(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """The value of an option that takes a real number."""
+    """Return the value of an option that takes a real number."""
     try:
         return float(text)
     except ValueError:

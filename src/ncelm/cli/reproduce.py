@@ -114,7 +114,7 @@ def _show_row(bar: "tqdm[Any]", at: "RowProgress") -> None:
 
 
 def _perplexity_row(row: dict[str, Any]) -> str:
-    """A row of table 1 or 2: test perplexity, ours and the paper's."""
+    """Return a row of table 1 or 2: test perplexity, ours and the paper's."""
     ours = row["test_perplexity"]
     diverged = sum("diverged" in run for run in row["runs"])
     return (
@@ -126,7 +126,7 @@ def _perplexity_row(row: dict[str, Any]) -> str:
 
 
 def _completion_row(row: dict[str, Any]) -> str:
-    """A row of table 3: accuracy, ours and the paper's."""
+    """Return a row of table 3: accuracy, ours and the paper's."""
     test, paper = row.get("test"), row["paper"]["percent"]
     return (
         f"{row['normalised']['percent']:5.1f} % correct"

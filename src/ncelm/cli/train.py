@@ -68,7 +68,7 @@ by a power failure, continues with --resume and gives the same result."""
 
 
 def recipe_named(words: Sequence[str]) -> str:
-    """The value of --recipe among the words of a command line."""
+    """Return the value of --recipe in a command line."""
     name = "default"
     for word, following in pairwise([*words, "-"]):
         if word == "--recipe" and not following.startswith("-"):
@@ -94,7 +94,7 @@ def _add_option(group: "argparse._ArgumentGroup", option: "Option", config: "Tra
 
 
 def _restriction(option: "Option") -> str:
-    """What an option goes with, such as "With --schedule halve only"."""
+    """Return what an option goes with, such as "With --schedule halve only"."""
     from ncelm.training.options import OPTIONS, flag
 
     slot, tags = list(option.goes_with.items())[-1]  # the most specific one
@@ -103,7 +103,7 @@ def _restriction(option: "Option") -> str:
 
 
 def _default(option: "Option", config: "TrainConfig") -> Any:
-    """The value of an option in a configuration; where it does not go with the configuration, the library's default."""
+    """Return the value of an option in a configuration; if it does not go with it, the default of the library."""
     from ncelm.training.config import TrainConfig
     from ncelm.training.options import to_flat
 

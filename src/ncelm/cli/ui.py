@@ -50,8 +50,8 @@ def add_runs(parser: argparse.ArgumentParser) -> None:
 
 
 def add_action(parser: argparse.ArgumentParser) -> None:
-    """Add the word `train`, for commands that may get others."""
-    parser.add_argument("action", choices=("train",), metavar="train", help="The only action so far.")
+    """Add the word `train`, the only action of some commands."""
+    parser.add_argument("action", choices=("train",), metavar="train", help="The action; there is no other.")
 
 
 def add_table(parser: argparse.ArgumentParser) -> None:
@@ -88,7 +88,7 @@ def add_out(parser: argparse.ArgumentParser, what: str = "RUN", more: str = "") 
 
 
 def parse_shard(text: str) -> tuple[int, int]:
-    """The two numbers of a shard: (2, 8) for "2/8"."""
+    """Return the two numbers of a shard: (2, 8) for "2/8"."""
     number, slash, shards = text.partition("/")
     if not (slash and number.isdecimal() and shards.isdecimal() and 1 <= int(number) <= int(shards) <= 1_000_000):
         raise NcelmError(f"--shard is {text!r}: give a shard and the number of shards, such as 2/8; the first is 1/8")
@@ -109,12 +109,12 @@ def warn(message: str) -> None:
 
 
 def count(number: int, thing: str) -> str:
-    """A number with its noun: 1 thing, 2 things."""
+    """Return a number with its noun: 1 thing, 2 things."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
-    """The records of a run's metrics."""
+    """Return the records of a run's metrics."""
     from ncelm.io.metrics import Metrics
     from ncelm.io.run import METRICS
 
@@ -143,7 +143,7 @@ def announce_compilation() -> None:
 
 
 def on_terminal() -> bool:
-    """Whether standard error is a terminal (for the first of several processes only)."""
+    """Return whether standard error is a terminal. Of several processes, only the first has one."""
     from ncelm.distributed.collective import rank
 
     return sys.stderr.isatty() and rank() == 0
@@ -166,7 +166,7 @@ class _Log:
 
 
 def progress_bar(**options: Any) -> "tqdm[Any]":
-    """A progress bar with rate and remaining time on a terminal; in a log, a line every `LOG_SECONDS`."""
+    """Return a progress bar with rate and remaining time; in a log, it is a line every `LOG_SECONDS`."""
     from tqdm import tqdm
 
     from ncelm.distributed.collective import rank
@@ -176,7 +176,7 @@ def progress_bar(**options: Any) -> "tqdm[Any]":
 
 
 def show(bar: "tqdm[Any]") -> Callable[[int, int | None], None]:
-    """A callback that moves a bar to `done` of `total`."""
+    """Return a callback that moves a bar to `done` of `total`."""
 
     def progress(done: int, total: int | None) -> None:
         bar.total = total
