@@ -12,6 +12,7 @@ def kernels(monkeypatch, tmp_path):
     compiled = []
     compile_module, warm_up = ModuleType("ncelm.kernels.compile"), ModuleType("ncelm.kernels.warm_up")
     compile_module.cache_directory = lambda: tmp_path
+    compile_module.on_compile = lambda callback: None
     names = {False: ["training", "scoring"], True: ["training", "scoring", "n-grams"]}
     warm_up.targets = lambda all: [(name, lambda name=name: compiled.append(name)) for name in names[all]]
     monkeypatch.setitem(sys.modules, "ncelm.kernels.compile", compile_module)

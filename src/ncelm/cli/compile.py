@@ -3,7 +3,7 @@
 import argparse
 import time
 
-from ncelm.cli.ui import add_json, count, print_json
+from ncelm.cli.ui import add_json, announce_compilation, count, print_json
 from ncelm.errors import NcelmError
 
 
@@ -27,6 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ncelm.kernels.compile import cache_directory
     from ncelm.kernels.warm_up import targets
 
+    announce_compilation()
     compiled = []
     for name, compile_target in targets(arguments.all):
         began = time.perf_counter()

@@ -5,6 +5,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -159,7 +160,8 @@ class _Log:
         line = text.strip()
         if line and time.monotonic() - self.printed >= LOG_SECONDS:
             self.printed = time.monotonic()
-            print(line, file=sys.stderr, flush=True)
+            with suppress(OSError):  # a full disk behind a log must not stop the work
+                print(line, file=sys.stderr, flush=True)
 
     def flush(self) -> None:
         """Every line is flushed when it is printed."""
