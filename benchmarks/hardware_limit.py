@@ -1,15 +1,15 @@
-"""How far is training from what this machine can do? Floors, measured in the same run, beside ncelm, phase by phase.
+"""Training time compared with a lower bound for this machine, phase by phase.
 
-    python benchmarks/limit.py [--ptb STORE] [--holmes STORE] [--json] [--seconds 0.3]
+    python benchmarks/hardware_limit.py [--ptb STORE] [--holmes STORE] [--json] [--seconds 0.3]
 
-First the machine: matrix products at our shapes, rows read and updated at random in tables of 4, 40 and 400 MB, alias
-draws, exponentials, on one core and on two. Then, for each task, the least work that a minibatch takes: which rows must
-be read, which updated, which products formed. Each piece is timed bare, on the rows of real minibatches (some words are
-frequent, so that caches help, which rows at random would not show), and their sum is the floor. README.md beside this
-file says what is counted. Without stores, the text is made up, with the word frequencies of Zipf's law.
+First the machine is measured on one core and on two: matrix products of the shapes of training, random reads and
+updates of rows in tables of 4, 40 and 400 MB, draws from an alias table, exponentials. Then, for each task, the
+operations that the algorithm needs for a minibatch are timed one by one: reads of rows, updates of rows, matrix
+products. They are timed on the rows of real minibatches, where frequent words are cached, unlike rows at random. Their
+sum is the lower bound. README.md in this directory lists what is counted. Without stores, a synthetic text with word
+frequencies of Zipf's law is used.
 """
 
-import argparse
 import json
 import statistics
 import sys
@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from common import fresh_engine, heading, made_up_store, say
+from common import append_history, argument_parser, log, new_engine, report_header, zipf_store
 from ncelm.errors import NcelmError
 from ncelm.io.machine import environment_info
 from ncelm.kernels import records
@@ -34,77 +34,77 @@ from ncelm.kernels.threads import Team
 from ncelm.models.log_bilinear import ModelConfig
 from ncelm.noise import Noise
 from ncelm.text.store import TokenStore
-from ncelm.training.config import TrainConfig
+from ncelm.training.config import MaximumLikelihood, Sgd, TrainConfig
 from ncelm.training.engine import Engine
 
 TABLES_MB = (4, 40, 400)
-AT_ONCE = 24  # rows, about as many as an example has words
+BLOCK = 24  # rows that are prefetched together, about as many as an example has words
 
 
-# -- bare pieces of work -----------------------------------------------------------------------------------------------
+# -- single operations -------------------------------------------------------------------------------------------------
 
-piece = njit(fastmath=True, nogil=True, error_model="numpy")
+compiled = njit(fastmath=True, nogil=True, error_model="numpy")
 
 
-@piece
+@compiled
 def read_rows(table, rows, vector, dots):
-    """The least that can be done with rows: a dot product with each, eight side by side, as fast as we know how to."""
+    """Dot products of rows with a vector, by the fastest loop of the kernels (eight rows at a time)."""
     if table.size <= kernels.IN_CACHE:
         kernels._score_rows(vector, table, rows, dots)
         return
-    for first in range(0, rows.size, AT_ONCE):  # those to come are asked for while these are multiplied
-        for r in range(min(first + AT_ONCE, rows.size), min(first + 2 * AT_ONCE, rows.size)):
+    for first in range(0, rows.size, BLOCK):
+        for r in range(min(first + BLOCK, rows.size), min(first + 2 * BLOCK, rows.size)):  # prefetch the next block
             kernels._fetch(table, np.int64(rows[r]))
-        kernels._score_rows(vector, table, rows[first : first + AT_ONCE], dots[first : first + AT_ONCE])
+        kernels._score_rows(vector, table, rows[first : first + BLOCK], dots[first : first + BLOCK])
 
 
-@piece
+@compiled
 def update_rows(table, rows, vector):
-    """Read, change and write rows."""
+    """Add a vector to rows."""
     for r in range(rows.size):
         row = table[rows[r]]
         for t in range(vector.size):
             row[t] += vector[t]
 
 
-@piece
+@compiled
 def draw_words(count, columns, out):
-    """Draws from an alias table."""
+    """Draw words from an alias table."""
     for i in range(count):
         out[i & 1023] = kernels.draw_word(kernels.draw(np.uint64(7), i), columns)
 
 
-@piece
+@compiled
 def count_words(words, counts):
     """One pass of a counting sort."""
     for i in range(words.size):
         counts[words[i]] += 1
 
 
-@piece
+@compiled
 def exponentials(scores, out):
-    """One for each."""
+    """One exponential per number."""
     for i in range(scores.size):
         out[i] = kernels.exp32(scores[i])
 
 
-@piece
+@compiled
 def many_exponentials(scores, out, times):
-    """The same ones again and again."""
+    """The same exponentials several times."""
     for _ in range(times):
         exponentials(scores, out)
 
 
-@piece
+@compiled
 def sigmoids(scores, out):
-    """An exponential and a division for each."""
+    """One exponential and one division per number."""
     for i in range(scores.size):
         out[i] = np.float32(1.0) / (np.float32(1.0) + kernels.exp32(-scores[i]))
 
 
-@piece
+@compiled
 def product(a, b, out, times):
-    """A matrix product, by the BLAS that the kernels call."""
+    """A matrix product, with the BLAS of the kernels."""
     for _ in range(times):
         np.dot(a, b, out)
 
@@ -113,14 +113,14 @@ def product(a, b, out, times):
 
 
 @dataclass
-class Clock:
-    """Times pieces of work."""
+class Timer:
+    """Times operations."""
 
-    seconds: float  # spent on each
+    seconds: float  # for which each operation is repeated
 
     def best(self, work: Callable[[], object]) -> float:
-        """Seconds that it takes, the best of many."""
-        work()  # compile, and fill the caches
+        """Return the minimum time of many repetitions, in seconds."""
+        work()  # compiles, and fills the caches
         best, end = float("inf"), time.perf_counter() + self.seconds
         while time.perf_counter() < end:
             began = time.perf_counter()
@@ -129,15 +129,15 @@ class Clock:
         return best
 
     def on_both_cores(self, works: list[Callable[[], object]]) -> float:
-        """Seconds until two pieces of work, one on each core, are both done: the best of many."""
+        """Return the minimum time of two operations that run in parallel, in seconds."""
         with ThreadPoolExecutor(2) as pool:
             return self.best(lambda: [future.result() for future in [pool.submit(work) for work in works]])
 
 
-def machine(clock: Clock) -> dict[str, Any]:
-    """What one core and two can do."""
+def machine(timer: Timer) -> dict[str, Any]:
+    """Return the throughput of single operations on one core and on two."""
     rng = np.random.default_rng(0)
-    answer: dict[str, Any] = {"gflops": {}, "gigabytes_per_second": {}}
+    result: dict[str, Any] = {"gflops": {}, "gigabytes_per_second": {}}
 
     def floats(*shape: int) -> np.ndarray:
         return rng.standard_normal(shape, np.float32)
@@ -147,7 +147,7 @@ def machine(clock: Clock) -> dict[str, Any]:
         times = max(1, 20_000_000 // (n * k * m))
         works = [partial(product, floats(n, k), floats(k, m), np.empty((n, m), np.float32), times) for _ in range(2)]
         flops = 2.0 * n * k * m * times
-        answer["gflops"][name] = [flops / clock.best(works[0]) / 1e9, 2 * flops / clock.on_both_cores(works) / 1e9]
+        result["gflops"][name] = [flops / timer.best(works[0]) / 1e9, 2 * flops / timer.on_both_cores(works) / 1e9]
     vector = floats(100)
     for megabytes in TABLES_MB:
         table = floats(megabytes * 1_000_000 // 400, 100)
@@ -155,30 +155,30 @@ def machine(clock: Clock) -> dict[str, Any]:
         for name, work, more in (("read", read_rows, (np.empty(100_000, np.float32),)), ("update", update_rows, ())):
             works = [partial(work, table, rows, vector, *(each.copy() for each in more)) for rows in halves]
             size = halves[0].size * 400 * (1 if name == "read" else 2) / 1e9
-            answer["gigabytes_per_second"][f"{name} rows, {megabytes} MB"] = [
-                size / clock.best(works[0]),
-                2 * size / clock.on_both_cores(works),
+            result["gigabytes_per_second"][f"{name} rows, {megabytes} MB"] = [
+                size / timer.best(works[0]),
+                2 * size / timer.on_both_cores(works),
             ]
     noise = Noise.from_counts(1_000_000 // np.arange(1, 10_001))
     scores = floats(100_000)
     draws = [partial(draw_words, 100_000, noise.columns, np.empty(1024, np.int64)) for _ in range(2)]
-    answer["millions_per_second"] = {}
+    result["millions_per_second"] = {}
     for name, works in (
         ("alias draws", draws),
         ("exponentials", [partial(exponentials, scores, np.empty_like(scores)) for _ in range(2)]),
         ("sigmoids", [partial(sigmoids, scores, np.empty_like(scores)) for _ in range(2)]),
     ):
-        both = [0.1 / clock.best(works[0]), 2 * 0.1 / clock.on_both_cores(works)]
-        answer["millions_per_second"][name] = both
-    return answer
+        both = [0.1 / timer.best(works[0]), 2 * 0.1 / timer.on_both_cores(works)]
+        result["millions_per_second"][name] = both
+    return result
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class TaskKind:
-    """Something to train."""
+class Task:
+    """A training task."""
 
     name: str
     config: TrainConfig
@@ -186,28 +186,31 @@ class TaskKind:
     text: str  # "ptb" or "holmes"
 
 
-def tasks() -> list[TaskKind]:
-    """(a), (b) and (c)."""
-    full = TrainConfig(model=ModelConfig(context=2, dim=100), optimizer="sgd", learning_rate=0.01)
+def tasks() -> list[Task]:
+    """Return tasks (a), (b) with two dimensions, and (c)."""
+    full = TrainConfig(model=ModelConfig(context=2, dim=100), optimizer=Sgd(), learning_rate=0.01)
     wide = [ModelConfig(context=10, dim=dim, matrices="diagonal") for dim in (100, 300)]
     return [
-        TaskKind("(a) V 10,000, 2 full matrices, d 100, k 25", full, 10_000, "ptb"),
+        Task("(a) V 10,000, 2 full matrices, d 100, k 25", full, 10_000, "ptb"),
         *(
-            TaskKind(f"(b) V 76,000, 10 diagonal, d {m.dim}, k 25", full.with_changes(model=m), 76_000, "holmes")
+            Task(f"(b) V 76,000, 10 diagonal, d {m.dim}, k 25", full.with_changes(model=m), 76_000, "holmes")
             for m in wide
         ),
-        TaskKind("(c) exact maximum likelihood at (a)", full.with_changes(estimator="ml"), 10_000, "ptb"),
+        Task("(c) exact maximum likelihood at (a)", full.with_changes(loss="ml"), 10_000, "ptb"),
     ]
 
 
-def words_per_second(engines: list[Engine], rounds: int = 20) -> tuple[list[np.ndarray], list[float]]:
-    """Of several engines, by turns: (rounds, calls) each; and how much faster two cores do arithmetic than one."""
+def words_per_second(engines: list[Engine], rounds: int) -> tuple[list[np.ndarray], list[float]]:
+    """Return the throughput of engines in alternating rounds, (rounds, calls) each, and the speed-up of two cores.
+
+    The speed-up of two cores is that of plain arithmetic in each round: it shows the load of the machine by others.
+    """
     seconds = [np.zeros((rounds + 1, 4)) for _ in engines]
     cores = []
     with ThreadPoolExecutor(2) as pool:
         for number in range(rounds + 1):
             for engine, taken in zip(engines, seconds, strict=True):
-                n = engine.sizes.planned
+                n = engine.planned
                 rates = np.full(n, 0.001)
                 for call in range(taken.shape[1]):
                     first = (taken.shape[1] * number + call) * n % max(1, engine.steps_per_epoch - n)
@@ -215,12 +218,12 @@ def words_per_second(engines: list[Engine], rounds: int = 20) -> tuple[list[np.n
                     engine.run(0, first, rates, rates)
                     taken[number, call] = time.perf_counter() - began
             cores.append(_arithmetic(pool, 1) / _arithmetic(pool, 2))
-    words = [engine.sizes.planned * engine.sizes.batch for engine in engines]
+    words = [engine.planned * engine.sizes.batch for engine in engines]
     return [each / taken[1:] for each, taken in zip(words, seconds, strict=True)], cores[1:]
 
 
 def _arithmetic(pool: ThreadPoolExecutor, threads: int) -> float:
-    """Seconds for twenty million exponentials by so many threads, each with its own numbers in its own first cache."""
+    """Return the seconds of twenty million exponentials by some threads, each with its own numbers in the L1 cache."""
     numbers = [np.zeros((2, 1000), np.float32) for _ in range(threads)]
     began = time.perf_counter()
     for future in [pool.submit(many_exponentials, *own, 20_000 // threads) for own in numbers]:
@@ -228,7 +231,7 @@ def _arithmetic(pool: ThreadPoolExecutor, threads: int) -> float:
     return time.perf_counter() - began
 
 
-# -- the phases of a minibatch, ours and the least ---------------------------------------------------------------------
+# -- the phases of a minibatch: ncelm and the lower bound --------------------------------------------------------------
 
 
 @njit
@@ -281,8 +284,8 @@ def _updates(items, groups, row, plan, theta, squares, work, rates, gradient):
         kernels._update_contexts(theta.matrices, item, row, plan, theta, squares, work, rates, gradient)
 
 
-def our_phases(engine: Engine, clock: Clock) -> dict[str, float]:
-    """Seconds of each phase of one minibatch, one thread."""
+def measured_phases(engine: Engine, timer: Timer) -> dict[str, float]:
+    """Return the seconds of each phase of one minibatch on one thread."""
     plan, theta, work, squares, batch = engine.plan, engine.parameters, engine.work, engine.squares, engine.sizes.batch
     c, d = theta.matrices.shape[:2]
     diagonal, block = theta.matrices.ndim == 2, kernels.GROUP_BLOCK
@@ -298,11 +301,11 @@ def our_phases(engine: Engine, clock: Clock) -> dict[str, float]:
     seed = np.uint64(0)
     common = (plan, theta, squares, work, rates, gradient)
     return {
-        "plan": clock.best(
+        "plan": timer.best(
             lambda: _plan(seed, 0, 0, batch, engine.corpus, engine.noise, plan, diagonal, scratch, spare)
         ),
-        "project": clock.best(lambda: _projects(positions, 0, plan, theta, work)),
-        "score and weigh": clock.best(
+        "project": timer.best(lambda: _projects(positions, 0, plan, theta, work)),
+        "scores and score gradients": timer.best(
             lambda: _examples(
                 -(-batch // kernels.EXAMPLE_BLOCK),
                 0,
@@ -317,19 +320,19 @@ def our_phases(engine: Engine, clock: Clock) -> dict[str, float]:
                 *padded,
             )
         ),
-        "update targets": clock.best(
+        "update targets": timer.best(
             lambda: _targets(targets, 0, plan, engine.method, theta, squares, work, rates, gradient, weights, used)
         ),
-        "back to contexts": clock.best(lambda: _contexts(groups if diagonal else positions, 0, *common)),
-        "update contexts": clock.best(lambda: _updates(c, 0 if diagonal else groups, 0, *common)),
+        "context gradients": timer.best(lambda: _contexts(groups if diagonal else positions, 0, *common)),
+        "update contexts": timer.best(lambda: _updates(c, 0 if diagonal else groups, 0, *common)),
     }
 
 
-def least_phases(engine: Engine, clock: Clock) -> dict[str, float]:
-    """The least that each phase must do, piece by piece, on the rows of the same minibatch.
+def bound_phases(engine: Engine, timer: Timer) -> dict[str, float]:
+    """Return the lower bound of the time of each phase, operation by operation, on the rows of the same minibatch.
 
-    Rows of the tables are read for the first time as they are in training, one minibatch after another, from wherever
-    they have stayed since they were used last; in later phases they are at hand.
+    The first reads of rows of the tables are timed over successive minibatches, so that rows come from the same level
+    of the memory hierarchy as in training. In later phases rows are cached.
     """
     plan, theta, work = engine.plan, engine.parameters, engine.work
     (c, d), batch = theta.matrices.shape[:2], engine.sizes.batch
@@ -341,28 +344,28 @@ def least_phases(engine: Engine, clock: Clock) -> dict[str, float]:
     target_words = plan.target_words[0, :groups].copy()
     context_words = plan.context_words[0, : plan.context_groups[0]].copy()
     by_word = plan.target_rows[0, : plan.target_offsets[0, groups]].copy()  # the examples of each target, word by word
-    single_words = words.size - by_word.size  # words that are in the minibatch once
+    singletons = words.size - by_word.size  # words that occur once in the minibatch
     examples = np.repeat(np.arange(batch), c)
     counts, out = np.zeros(len(theta.context_vectors), np.int64), np.empty(1024, np.int64)
     scores, results = np.zeros(words.size, np.float32), np.empty(words.size, np.float32)
 
     def rows(table: np.ndarray, *which: np.ndarray) -> float:
-        """Of one minibatch; those of several are read in turn."""
+        """Return the time of reading the rows of a minibatch, the mean over several minibatches that alternate."""
         in_turn, dots = [each.astype(np.int32) for each in which], np.empty(which[0].size, np.float32)
-        return clock.best(lambda: [read_rows(table, each, vector, dots) for each in in_turn]) / len(in_turn)
+        return timer.best(lambda: [read_rows(table, each, vector, dots) for each in in_turn]) / len(in_turn)
 
     def of_all(planned: np.ndarray) -> list[np.ndarray]:
-        """What was planned for each minibatch, in a row."""
+        """Return one flat array per planned minibatch."""
         return [planned[m].ravel() for m in range(len(planned)) if plan.sizes[m] == batch]
 
     nothing = np.zeros_like(vector)
 
     def updated(table: np.ndarray, which: np.ndarray) -> float:
-        return clock.best(lambda: update_rows(table, which, nothing))
+        return timer.best(lambda: update_rows(table, which, nothing))
 
     drawn = words.size - batch
-    plan_least = clock.best(lambda: draw_words(drawn, engine.noise.columns, out))
-    plan_least += 2 * clock.best(lambda: count_words(words, counts)) + 2 * clock.best(
+    plan_bound = timer.best(lambda: draw_words(drawn, engine.noise.columns, out))
+    plan_bound += 2 * timer.best(lambda: count_words(words, counts)) + 2 * timer.best(
         lambda: count_words(contexts, counts)
     )
     products, projected = 0.0, np.zeros(0, np.int32)
@@ -371,131 +374,134 @@ def least_phases(engine: Engine, clock: Clock) -> dict[str, float]:
         projected = np.concatenate([plan.position_words[0, i, :count] for i, count in enumerate(groups_of)])
         for count in groups_of:
             a, b = np.zeros((count, d), np.float32), np.zeros((d, d), np.float32)
-            products += clock.best(lambda a=a, b=b: product(a, b, np.empty_like(a), 1))
+            products += timer.best(lambda a=a, b=b: product(a, b, np.empty_like(a), 1))
     from_contexts = (
         rows(work.projected.reshape(-1, d), plan.position_slots[0].ravel())
         if full
         else rows(theta.context_vectors, *of_all(plan.contexts))
     )
     return {
-        "plan": plan_least,
+        "plan": plan_bound,
         "project": products + (rows(theta.context_vectors, projected) if full else 0.0),
-        "score and weigh": from_contexts
+        "scores and score gradients": from_contexts
         + rows(theta.target_vectors, *of_all(plan.words))
-        # its share of dJ/dq̂: as many products and sums again, but a row that has been read is at hand
+        # dJ/dq̂: the same number of operations again, on cached rows
         + rows(work.predicted, np.repeat(np.arange(batch), words.size // batch))
-        + clock.best(lambda: sigmoids(scores, results))
-        # a word that is in the minibatch only once has its step while its row is at hand
-        + updated(theta.target_vectors, np.tile(words[:AT_ONCE], 100)) / (100 * AT_ONCE) * single_words,
+        + timer.best(lambda: sigmoids(scores, results))
+        # singleton rows are updated while they are cached
+        + updated(theta.target_vectors, np.tile(words[:BLOCK], 100)) / (100 * BLOCK) * singletons,
         "update targets": rows(work.predicted, by_word) + updated(theta.target_vectors, target_words),
-        # with diagonal matrices a gradient goes to the word and to the matrix
-        "back to contexts": rows(work.gradients, examples) * (1 if full else 2)
+        # with diagonal matrices, gradients of the word and of the matrix
+        "context gradients": rows(work.gradients, examples) * (1 if full else 2)
         + (2 * products if full else updated(theta.context_vectors, context_words)),
         "update contexts": updated(theta.context_vectors, context_words) if full else 0.0,
     }
 
 
-def exact_phases(engine: Engine, clock: Clock) -> float:
-    """The least of exact maximum likelihood: three products over the vocabulary and an exponential for each score."""
+def exact_bound(engine: Engine, timer: Timer) -> float:
+    """Return the lower bound of exact maximum likelihood: three products over the vocabulary, one exp per score."""
     vocabulary, d = engine.parameters.target_vectors.shape
     batch, block = engine.sizes.batch, kernels.VOCABULARY_BLOCK
     a, b = np.zeros((kernels.ML_EXAMPLE_BLOCK, d), np.float32), np.zeros((d, block), np.float32)
-    seconds = clock.best(lambda: product(a, b, np.empty((len(a), block), np.float32), 1))
+    seconds = timer.best(lambda: product(a, b, np.empty((len(a), block), np.float32), 1))
     scores = np.zeros(100_000, np.float32)
-    each = clock.best(lambda: exponentials(scores, np.empty_like(scores))) / scores.size
+    each = timer.best(lambda: exponentials(scores, np.empty_like(scores))) / scores.size
     return 3 * seconds * (batch / len(a)) * (vocabulary / block) + each * batch * vocabulary
 
 
-# -- telling -----------------------------------------------------------------------------------------------------------
+# -- report ------------------------------------------------------------------------------------------------------------
 
 
-def measure(stores: dict[str, Path | None], clock: Clock, folder: Path) -> dict[str, Any]:
-    """Everything."""
-    with Team(1):  # BLAS stays on the thread that calls it, as in training: one core is one core
-        answer: dict[str, Any] = {"machine": machine(clock), "tasks": {}}
-    made: dict[str, TokenStore] = {}
+def measure(stores: dict[str, Path | None], timer: Timer, folder: Path, rounds: int) -> dict[str, Any]:
+    """Return the throughput of the machine, and time and lower bound of all tasks."""
+    with Team(1):  # limits BLAS to the calling thread, as in training
+        result: dict[str, Any] = {"machine": machine(timer), "tasks": {}}
+    opened: dict[str, TokenStore] = {}
     for task in tasks():
-        if task.text not in made:
+        if task.text not in opened:
             path = stores[task.text]
             (folder / task.text).mkdir()
-            made[task.text] = TokenStore.open(path) if path else made_up_store(folder / task.text, task.vocabulary)
+            opened[task.text] = TokenStore.open(path) if path else zipf_store(folder / task.text, task.vocabulary)
+        log(task.name)
         with Team(1) as one, Team(2) as two:
-            engines = [fresh_engine(task.config, made[task.text], team) for team in (one, two)]
-            speeds, cores = words_per_second(engines)
+            engines = [new_engine(task.config, opened[task.text], team) for team in (one, two)]
+            speeds, cores = words_per_second(engines, rounds)
             batch = engines[0].sizes.batch
             found: dict[str, Any] = {
-                "words_per_second": [float(speed.max()) for speed in speeds],  # the best of many, as for the floor
+                "words_per_second": [float(speed.max()) for speed in speeds],  # the best call, as for the bound
                 "median_words_per_second": [float(np.median(speed)) for speed in speeds],
-                "two_threads_over_one": statistics.median(
+                "two_threads_speedup": statistics.median(
                     float(np.mean(1.0 / one) / np.mean(1.0 / two)) for one, two in zip(*speeds, strict=True)
                 ),
-                "two_cores_over_one": statistics.median(cores),
+                "two_cores_speedup": statistics.median(cores),
             }
-            if task.config.estimator == "ml":
-                floor = exact_phases(engines[0], clock)
+            if isinstance(task.config.loss, MaximumLikelihood):
+                total = exact_bound(engines[0], timer)
             else:
-                # ours and the least of a phase are timed right after one another
-                ours, least = our_phases(engines[0], clock), least_phases(engines[0], clock)
-                floor = sum(least.values())
+                measured, bound = measured_phases(engines[0], timer), bound_phases(engines[0], timer)
+                total = sum(bound.values())
                 found["phases"] = {
-                    name: {"ours_ns_per_word": ours[name] / batch * 1e9, "floor_ns_per_word": least[name] / batch * 1e9}
-                    for name in ours
+                    name: {"ns_per_word": measured[name] / batch * 1e9, "bound_ns_per_word": bound[name] / batch * 1e9}
+                    for name in measured
                 }
-            found["floor_ns_per_word"] = floor / batch * 1e9
-            found["ours_ns_per_word"] = 1e9 / found["words_per_second"][0]
-            found["share_of_the_floor"] = found["floor_ns_per_word"] / found["ours_ns_per_word"]
-            answer["tasks"][task.name] = found
-    return answer | environment_info("ncelm", "numpy", "numba")
+            found["bound_ns_per_word"] = total / batch * 1e9
+            found["ns_per_word"] = 1e9 / found["words_per_second"][0]
+            found["efficiency"] = found["bound_ns_per_word"] / found["ns_per_word"]
+            result["tasks"][task.name] = found
+    return result | environment_info("ncelm", "numpy", "numba")
 
 
-def table(answer: dict[str, Any]) -> str:
-    """The result for people, in Markdown."""
-    here = answer["machine"]
-    lines = heading("The limit of the machine", answer)
-    lines += ["| this machine | one core | two cores |", "|---|---|---|"]
+def report(result: dict[str, Any]) -> str:
+    """Return the result as Markdown."""
+    here = result["machine"]
+    lines = report_header("Training time compared with a lower bound for the machine", result)
+    lines += ["| machine | one core | two cores |", "|---|---|---|"]
     lines += [f"| product {name}, GFLOP/s | {one:.0f} | {two:.0f} |" for name, (one, two) in here["gflops"].items()]
     lines += [f"| {name}, GB/s | {one:.1f} | {two:.1f} |" for name, (one, two) in here["gigabytes_per_second"].items()]
     rates = here["millions_per_second"]
     lines += [f"| {name}, million/s | {one:.0f} | {two:.0f} |" for name, (one, two) in rates.items()]
-    for name, task in answer["tasks"].items():
-        lines += ["", f"| {name}: nanoseconds a word | floor | ours | floor/ours |", "|---|---|---|---|"]
+    for name, task in result["tasks"].items():
+        lines += ["", f"| {name}: nanoseconds per word | lower bound | ncelm | efficiency |", "|---|---|---|---|"]
         for phase, each in task.get("phases", {}).items():
-            floor, ours = each["floor_ns_per_word"], each["ours_ns_per_word"]
-            if floor > 0:  # a phase that this kind of model does not have
-                lines.append(f"| {phase} | {floor:.0f} | {ours:.0f} | {floor / ours:.0%} |")
+            bound, measured = each["bound_ns_per_word"], each["ns_per_word"]
+            if bound > 0:  # phases that this model does not have are left out
+                lines.append(f"| {phase} | {bound:.0f} | {measured:.0f} | {bound / measured:.0%} |")
         lines.append(
-            f"| all (phases by themselves, ours as it trains) | {task['floor_ns_per_word']:.0f} | "
-            f"{task['ours_ns_per_word']:.0f} | **{task['share_of_the_floor']:.0%}** |"
+            f"| total (bound: sum of the phases; ncelm: training) | {task['bound_ns_per_word']:.0f} | "
+            f"{task['ns_per_word']:.0f} | **{task['efficiency']:.0%}** |"
         )
         one, two = task["words_per_second"]
         medians = " and ".join(f"{speed:,.0f}" for speed in task["median_words_per_second"])
         lines += [
             "",
-            f"The best call has {one:,.0f} words/s, with two threads {two:,.0f}, **{two / one:.2f}** times as many "
-            f"(medians {medians}; round by round {task['two_threads_over_one']:.2f} times as many, where two cores did "
-            f"{task['two_cores_over_one']:.2f} times the arithmetic of one).",
+            f"Throughput of the best call: {one:,.0f} words/s, with two threads {two:,.0f}, speed-up "
+            f"**{two / one:.2f}** (medians {medians}; median speed-up of a round {task['two_threads_speedup']:.2f}, "
+            f"while the speed-up of plain arithmetic on two cores was {task['two_cores_speedup']:.2f}).",
         ]
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Read the command line and measure."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--ptb", type=Path, help="a token store of about 10,000 words, for (a) and (c)")
-    parser.add_argument("--holmes", type=Path, help="a token store of about 76,000 words, for (b)")
-    parser.add_argument(
-        "--seconds", type=float, default=0.3, help="for which each piece is timed again and again (0.3)"
-    )
-    parser.add_argument("--json", action="store_true", help="print everything as JSON instead of tables")
+    """Measure and print."""
+    parser = argument_parser(__doc__)
+    parser.add_argument("--ptb", type=Path, metavar="STORE", help="token store of about 10,000 words, for (a) and (c)")
+    parser.add_argument("--holmes", type=Path, metavar="STORE", help="token store of about 76,000 words, for (b)")
+    parser.add_argument("--seconds", type=float, default=0.3, help="time for which each operation is repeated (0.3)")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds of training (20)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         stores = {"ptb": options.ptb, "holmes": options.holmes}
         try:
-            answer = measure(stores, Clock(options.seconds), Path(folder))
+            result = measure(stores, Timer(options.seconds), Path(folder), options.rounds)
         except NcelmError as error:
-            say(str(error))
+            log(str(error))
             return 2
-    print(json.dumps(answer, indent=2, ensure_ascii=False) if options.json else table(answer))
+    figures = {}
+    for name, task in result["tasks"].items():
+        one, two = task["words_per_second"]
+        figures |= {f"{name}: efficiency": task["efficiency"], f"{name}: words/s": one, f"{name}: 2 threads": two}
+    append_history(options.history, result, figures)
+    print(json.dumps(result, indent=2, ensure_ascii=False) if options.json else report(result))
     return 0
 
 
