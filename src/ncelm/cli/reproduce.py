@@ -101,16 +101,16 @@ def _reproduce(arguments: argparse.Namespace, progress: "Callable[[RowProgress],
 def _show_row(bar: "tqdm[Any]", at: "RowProgress") -> None:
     """Show the row that is being trained, and the remaining time of the table."""
     left = f", about {at.seconds_left / 60:.0f} min left in total" if at.seconds_left is not None else ""
-    prefix = f"{at.number}/{at.runs} {at.name}{left}: "
+    row = f"{at.number}/{at.runs} {at.name}{left}"
     bar.unit = " words" if at.training else " steps"
     if at.training:
-        show_training(bar, at.training, prefix)
+        show_training(bar, at.training, f"{row}: ")
     elif at.steps:
-        bar.set_description(prefix, refresh=False)
+        bar.set_description(row, refresh=False)
         show(bar)(*at.steps)
     else:
         bar.reset()
-        bar.set_description(prefix)
+        bar.set_description(row)
 
 
 def _perplexity_row(row: dict[str, Any]) -> str:
