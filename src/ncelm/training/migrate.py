@@ -38,6 +38,8 @@ _WEIGHT_SUMMARY = (
     "first_step", "steps", "sum_effective_samples", "least_effective_samples", "sum_samples", "largest_log_weight",
 )  # fmt: skip
 
+_WEIGHT_RECORD = ("step", "effective_samples", "least_effective_samples", "samples", "largest_log_weight")
+
 
 def config_from_version_1(content: Any) -> TrainConfig:
     """Return the configuration of a run of version 1. The content is not trusted; options that it lacks have defaults.
@@ -67,6 +69,18 @@ def state_from_version_1(content: dict[str, Any]) -> dict[str, Any]:
     state["schedule"] = {new: state.pop(old) for old, new in _SCHEDULE_STATE.items()}
     state["weights"] = [dict(zip(_WEIGHT_SUMMARY, line, strict=True)) for line in state["weights"]]
     return state
+
+
+def upgrade_record(record: dict[str, Any]) -> dict[str, Any]:
+    """Return a record of metrics with the field names of version 2; those of version 2 are returned unchanged."""
+    names = {"constants_mean": "log_normalizers_mean", "constants_std": "log_normalizers_std"}
+    upgraded = {names.get(name, name): value for name, value in record.items()}
+    if "weights" in upgraded:
+        upgraded["weights"] = [
+            dict(zip(_WEIGHT_RECORD, line, strict=True)) if isinstance(line, list) else line
+            for line in upgraded["weights"]
+        ]
+    return upgraded
 
 
 def name_in_version_1(name: str) -> str:
