@@ -41,7 +41,7 @@ kenlm: .venv/dev-ready
 torch: .venv/run-ready
 	@$(BIN)/python -c 'import torch' 2>/dev/null \
 		|| $(PIP) --retries 0 --timeout 10 --extra-index-url https://download.pytorch.org/whl/cpu $(TORCH) \
-		|| echo "PyTorch could not be installed: tests of ncelm.torch will be skipped" >&2
+		|| echo "PyTorch could not be installed: tests of ncelm.torch will be skipped, and mypy will miss it" >&2
 
 demo: env
 	rm -rf demo
