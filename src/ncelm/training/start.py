@@ -163,13 +163,13 @@ def _broadcast_state(setup: Setup, state: TrainingState) -> TrainingState:
 
 def initial_vectors(setup: Setup) -> np.ndarray:
     """Return the word vectors of the run `init_from`, (V, d), scaled to length 1; words without a vector have zeros."""
-    from ncelm.language_model import load_scorer
+    from ncelm.models.load import load_vectors
 
     path, dim = Path(setup.config.init.run), setup.config.model.dim
-    given = load_scorer(path)
-    if given.vocabulary.digest != setup.store.vocabulary.digest:
+    given, vocabulary = load_vectors(path)
+    if vocabulary.digest != setup.store.vocabulary.digest:
         raise NcelmError(f"{path} has another vocabulary than {setup.store.path}: give a run of the same store")
-    vectors = np.array(given.vectors(), np.float32)
+    vectors = np.array(given, np.float32)
     if vectors.shape[1] < dim:
         raise NcelmError(
             f"{path} has vectors of {vectors.shape[1]} dimensions, and `dim` is {dim}: give a run with at least {dim} "
