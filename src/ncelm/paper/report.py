@@ -204,15 +204,11 @@ def _plots(table: Table, results: list[Result], out: Path) -> list[str]:
     log_normalizers = [r for r in results if r.row.part == "log_normalizers" or r.row.key == "nce-unigram-25"]
     if len(log_normalizers) > 1:
         name = f"{table}-log-normalizers.png"
-        add(
-            name,
-            plots.curves_by_epoch(
-                out / name,
-                {f"{to_flat(r.row.config)['log_normalizers']} log-normalizers ({r.row.name})": _curve(r, "epoch", "valid_perplexity")
-                 for r in log_normalizers},
-                "validation",
-            ),
-        )  # fmt: skip
+        curves = {}
+        for result in log_normalizers:
+            kind = "learned" if result.row.config.learned_log_normalizers else "fixed"
+            curves[f"{kind} log-normalizers ({result.row.name})"] = _curve(result, "epoch", "valid_perplexity")
+        add(name, plots.curves_by_epoch(out / name, curves, "validation"))
     importance = [r for r in results if r.row.config.loss.name == "importance"]
     if importance:
         name = f"{table}-importance.png"
@@ -284,8 +280,8 @@ def _markdown(report: dict[str, Any]) -> str:
         ]
     if parts.get("importance"):
         page += ["## Importance sampling (sections 2.3 and 4)", _importance_table(parts["importance"])]
-    if parts.get("beyond"):
-        page += ["## Beyond the paper", _main_table(parts["beyond"]), _options_list(parts["beyond"])]
+    if parts.get("extensions"):
+        page += ["## Beyond the paper", _main_table(parts["extensions"]), _options_list(parts["extensions"])]
     page += [f"![{name.removesuffix('.png')}]({name})" for name in report["plots"]]
     return "\n\n".join(page) + "\n"
 

@@ -1,4 +1,4 @@
-"""The rows of the paper's tables 1 and 2."""
+"""The rows of Tables 1 and 2 of the paper, with the published test perplexities."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,20 +8,22 @@ from ncelm.training.config import NCE, ImportanceSampling, Linear, MaximumLikeli
 from ncelm.training.recipes import ptb_best, ptb_fast, ptb_ml, ptb_nce, ptb_shared
 
 Table = Literal["table1", "table2"]
+Part = Literal["paper", "bigram", "log_normalizers", "importance", "extensions"]
 TYPICAL_EPOCHS = 14  # after which early stopping usually ends a run
+# Published test perplexities of NCE by the number of noise samples
 PAPER_UNIGRAM = {1: 192.5, 5: 172.6, 25: 163.1, 100: 159.1}
 PAPER_UNIFORM = {1: 291.0, 5: 233.7, 25: 195.1, 100: 173.2}
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table."""
+    """One row of a table."""
 
-    key: str  # names its run folders
+    key: str  # prefix of the names of its run directories
     name: str
     config: TrainConfig
-    paper: float | None = None  # the paper's test perplexity
-    part: str = "paper"  # of the table
+    paper: float | None = None  # published test perplexity
+    part: Part = "paper"  # section of the report
     test_each_epoch: bool = False  # record test perplexity after each epoch, to find the time to reach a target
 
     @property
@@ -47,6 +49,7 @@ def rows_of(table: Table) -> list[Row]:
 
 
 def _nce_rows() -> list[Row]:
+    """Return the rows of NCE with unigram noise, which both tables have."""
     nce = ptb_nce()
     return [
         Row(f"nce-unigram-{k}", f"NCE, k = {k}", nce.with_changes(noise_samples=k), paper, test_each_epoch=k == 25)
@@ -85,15 +88,15 @@ def table1() -> list[Row]:
         *_nce_rows(),
         Row("nce-learned-25", "NCE, k = 25", nce.with_changes(log_normalizers="learned"), part="log_normalizers"),
         *_importance_rows(),
-        Row("fast", "ptb-fast: two epochs of Adagrad, k = 50", ptb_fast(), part="beyond", test_each_epoch=True),
-        Row("shared", "ptb-shared: 1,000 noise samples shared by a minibatch", ptb_shared(), part="beyond"),
-        Row("best", "ptb-best: the same with dropout and weight decay", ptb_best(), part="beyond"),
+        Row("fast", "ptb-fast: two epochs of Adagrad, k = 50", ptb_fast(), part="extensions", test_each_epoch=True),
+        Row("shared", "ptb-shared: 1,000 noise samples shared by a minibatch", ptb_shared(), part="extensions"),
+        Row("best", "ptb-best: the same with dropout and weight decay", ptb_best(), part="extensions"),
         *(
             Row(
                 f"family-{member}-25",
                 f"family of NCE: {member}, k = 25",
                 nce.with_changes(loss="family", family_member=member),
-                part="beyond",
+                part="extensions",
             )
             for member in family
         ),

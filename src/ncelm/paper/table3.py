@@ -134,7 +134,7 @@ def reproduce_table3(
     if finished_only:
         selected = [row for row in selected if (_folder(out, row) / OUTCOME).exists()]
         if not selected:
-            raise NcelmError(f"no row of table3 is finished in {out}: leave --finished-only out to train them")
+            raise NcelmError(f"no row of table3 is finished in {out}: leave `finished_only` out to train them")
     store = _store(data, out, _RowReporter(progress, 0, len(selected), "preparing the text"))
     questions = completion.read_questions(data / QUESTIONS)
     answers = completion.read_answers(data / ANSWERS, questions)
@@ -186,13 +186,14 @@ def _store(data: Path, out: Path, reporter: _RowReporter) -> TokenStore:
     """Return the token store of the 522 works in OUT/store, which is prepared on the first call."""
     for path in (ARCHIVE, QUESTIONS, ANSWERS):
         if not (data / path).is_file():
-            raise NcelmError(f"{data / path} is missing: --data is a folder with {ARCHIVE}, {QUESTIONS} and {ANSWERS}")
+            files = f"{ARCHIVE}, {QUESTIONS} and {ANSWERS}"
+            raise NcelmError(f"{data / path} is missing: `data` is a directory with {files}")
     with write_errors(out):
         (out / "runs").mkdir(parents=True, exist_ok=True)
     if (out / "store").exists():
         store = TokenStore.open(out / "store")
         if not (store.path / REPORT).is_file():
-            raise NcelmError(f"{store.path} was not made from {data / ARCHIVE}: choose another --out")
+            raise NcelmError(f"{store.path} was not made from {data / ARCHIVE}: choose another `out`")
         return store
     options: dict[str, Any] = {"gutenberg": True, "lowercase": True, "min_count": 5}
     return prepare(data / ARCHIVE, out=out / "store", **options, progress=reporter.steps)

@@ -21,6 +21,7 @@ from ncelm.text.prepare import prepare
 from ncelm.text.readers import read_lines
 from ncelm.text.store import TokenStore
 from ncelm.training.loop import Progress, train
+from ncelm.training.migrate import upgrade_record
 
 TEST = "test.json"  # in a run directory: evaluation of the best model on the test split
 
@@ -71,13 +72,13 @@ def reproduce(
     """
     selected = _select_rows(table, rows)
     if not 1 <= seeds <= 1000:
-        raise NcelmError(f"--seeds is {seeds}: give a number from 1 to 1000")
+        raise NcelmError(f"`seeds` is {seeds}: give a number from 1 to 1000")
     store = _store(data, out)
     runs = [(row, seed) for row in selected for seed in range(seeds)]
     if finished_only:
         runs = [(row, seed) for row, seed in runs if _is_finished(_folder(out, row, seed))]
         if not runs:
-            raise NcelmError(f"no row of {table} is finished in {out}: leave --finished-only out to train them")
+            raise NcelmError(f"no row of {table} is finished in {out}: leave `finished_only` out to train them")
     timer = _RemainingTime([row.cost for row, _ in runs])
     results = {row.key: Result(row, [], [], []) for row, _ in runs}
     for number, (row, seed) in enumerate(runs):
@@ -123,7 +124,7 @@ def _store(data: Path, out: Path) -> TokenStore:
     for path in texts.values():
         if not path.is_file():
             names = ", ".join(text.name for text in texts.values())
-            raise NcelmError(f"{path} is missing: --data is the folder with {names}")
+            raise NcelmError(f"{path} is missing: `data` is the directory with {names}")
     with write_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     if (out / "store").exists():
@@ -131,7 +132,7 @@ def _store(data: Path, out: Path) -> TokenStore:
         for split, path in texts.items():
             tokens = sum(len(line.split()) + 1 for line in read_lines(path))
             if tokens != store.split(split).tokens:
-                raise NcelmError(f"{store.path} was made from another text than {path}: choose another --out")
+                raise NcelmError(f"{store.path} was made from another text than {path}: choose another `out`")
         return store
     return prepare(out=out / "store", train=texts["train"], valid=texts["valid"], test=texts["test"])
 
@@ -148,7 +149,7 @@ def _train(
     config, watch = row.config.with_changes(seed=seed), ("test",) if row.test_each_epoch else ()
     with suppress(DivergedError):  # divergence is reported in the table
         train(store, folder, config, threads=threads, resume=True, watch=watch, progress=report)
-    return Metrics(folder / METRICS).read()
+    return [upgrade_record(record) for record in Metrics(folder / METRICS).read()]
 
 
 def _test(store: TokenStore, folder: Path, threads: int | None) -> dict[str, Any] | None:

@@ -1,0 +1,36 @@
+"""Numbers of the report that are computed from metrics."""
+
+import pytest
+
+from ncelm.paper.report import Result, save_page
+from ncelm.paper.rows import table1
+
+
+def result(*records):
+    return Result(table1()[0], list(range(len(records))), list(records), [None] * len(records))
+
+
+def test_time_to_a_perplexity_is_interpolated():
+    lines = [{"seconds": 10.0 * n, "test_perplexity": p} for n, p in ((1, 400.0), (2, 200.0), (3, 100.0))]
+    runs = result(lines, lines[:1])
+    assert runs.time_to(200.0) == pytest.approx(20.0)
+    assert runs.time_to(200.0 / 2**0.5) == pytest.approx(25.0)
+    assert runs.time_to(500.0) == 10.0
+    assert runs.time_to(50.0) is None
+
+
+def test_the_best_epoch_is_that_of_the_lowest_validation_perplexity():
+    lines = [{"epoch": n, "valid_perplexity": p} for n, p in ((1, 300.0), (2, 200.0), (3, 250.0))]
+    assert result(lines, []).best("epoch") == [2]
+
+
+def test_times_are_those_of_the_fastest_seed():
+    fast, slow = ([{"epoch": 1, "seconds": s, "words_per_second": 100 / s}] for s in (5.0, 10.0))
+    assert result(slow, fast).seconds == 5.0
+    assert result(slow, fast).words_per_second == 20.0
+
+
+def test_a_report_has_no_numbers_that_json_lacks(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        save_page(tmp_path / "table1", {"perplexity": float("nan")}, "")
+    assert list(tmp_path.iterdir()) == []
