@@ -1,6 +1,6 @@
 """Runs of format version 1: they load, and they resume to the result that version 1 would have had.
 
-tests/fixtures/run_v1 has a token store and two runs that version 0.1.0 wrote and that were interrupted within their
+tests/fixtures/run_v1 has a token store and three runs that version 0.1.0 wrote and that were interrupted within their
 second epoch; expected.safetensors is the model of the same run without interruption.
 """
 
@@ -94,6 +94,20 @@ def test_old_runs_do_not_resume_with_other_options(old_run, name):
         train(FIXTURE / "store", old_run, resume=True, **OPTIONS[name] | {"seed": 2})
 
 
+@pytest.mark.slow
+def test_an_old_lstm_resumes_with_its_hidden_states(tmp_path):
+    pytest.importorskip("torch", reason="needs the extra `torch`")
+    shutil.copytree(FIXTURE / "lstm", tmp_path / "run")
+    options = {
+        "architecture": "lstm", "dim": 6, "context": 2, "noise_samples": 5, "batch_size": 40, "bptt_length": 5,
+        "epochs": 3, "dropout": 0.1, "learning_rate": 0.2, "seed": 2,
+    }  # fmt: skip
+    train(FIXTURE / "store", tmp_path / "run", resume=True, threads=1, **options)
+    resumed = load_file(tmp_path / "run" / run.MODEL)
+    for parameter, values in load_file(FIXTURE / "lstm" / "expected.safetensors").items():
+        np.testing.assert_allclose(resumed[parameter], values, rtol=0, atol=1e-4)
+
+
 # -- configurations --------------------------------------------------------------------------------------------------
 
 
@@ -139,6 +153,7 @@ def test_damaged_configurations_are_errors(content):
 def test_names_of_arrays():
     assert name_in_version_1("biases") == "biases"
     assert name_in_version_1("accumulator.biases") == "squares.biases"
+    assert name_in_version_1("accumulator.cells.weight_ih_l0") == "squares.cells.weight_ih_l0"
     assert name_in_version_1("log_normalizers") == "constants"
     assert name_in_version_1("accumulator.log_normalizers") == "squares.constants"
 

@@ -85,6 +85,6 @@ def upgrade_record(record: dict[str, Any]) -> dict[str, Any]:
 
 def name_in_version_1(name: str) -> str:
     """Return the name of an array in checkpoints of version 1: squares.biases for accumulator.biases."""
-    statistic, dot, parameter = name.rpartition(".")
-    parameter = "constants" if parameter == "log_normalizers" else parameter
-    return f"squares.{parameter}" if statistic == "accumulator" else f"{statistic}{dot}{parameter}"
+    if name.startswith("accumulator."):
+        return f"squares.{name_in_version_1(name.removeprefix('accumulator.'))}"
+    return "constants" if name == "log_normalizers" else name
