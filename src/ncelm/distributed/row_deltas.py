@@ -150,7 +150,7 @@ class RowDeltaExchange:
     ) -> None:
         for name in optimizer_state.keys() - {"accumulator"}:
             raise NcelmError(
-                f"several workers cannot exchange the optimizer's {name}: train with optimizer adagrad or sgd"
+                f"several workers cannot exchange the optimizer's {name}: set `optimizer` to adagrad or sgd"
             )
         accumulators = optimizer_state.get("accumulator", {})
         round_length = max(MIN_ROUND, round(WORDS_PER_ROW * counts.size / interval))
@@ -211,8 +211,6 @@ def _rows(
     name: str, values: np.ndarray, accumulator: np.ndarray | None, by_frequency: np.ndarray, round_length: int
 ) -> tuple[np.ndarray, np.ndarray | None, list[RowQueue]]:
     """Return the parameter as (rows, width), its accumulator and the queues of its rows."""
-    if accumulator is not None and accumulator.size == 0:
-        accumulator = None
     if name in ("target_vectors", "biases", "context_vectors"):
         rows = values.reshape(len(values), -1)
         others = np.arange(by_frequency.size, len(values))  # the out-of-sentence word is in every sentence

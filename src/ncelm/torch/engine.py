@@ -32,6 +32,7 @@ from ncelm.torch.losses import (
 from ncelm.torch.models import ARCHITECTURES, EmbeddingModel, Lstm, NeuralModel
 from ncelm.torch.noise import Noise, from_core
 from ncelm.training.backend import Arrays, ImportanceWeights, OptimizerState, Shapes
+from ncelm.training.checkpoint import statistics
 from ncelm.training.config import (
     NCE,
     Adagrad,
@@ -243,7 +244,6 @@ OPTIMIZERS: dict[type, Callable[[NeuralModel, OptimizerState, Any], Optimizer]] 
     Adagrad: _adagrad,
     Adam: _adam,
 }
-_STATE_ARRAYS = {Sgd: 0, Adagrad: 1, Adam: 2}  # per parameter
 
 
 # -- engine ------------------------------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ def memory_bytes(config: TrainConfig, vocabulary_size: int, tokens: int) -> int:
         per_word *= 8 * config.model.positions  # 64-bit hashes, several at once
     elif config.sampled and not getattr(config.loss, "shared_noise", False):
         per_word *= config.model.hidden or config.model.dim  # gathered rows of the noise samples
-    copies = 2 * (1 + _STATE_ARRAYS[type(config.optimizer)])
+    copies = 2 * (1 + len(statistics(config.optimizer)))
     return copies * parameters + 3 * 4 * config.batch_size * per_word
 
 
