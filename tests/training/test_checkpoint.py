@@ -19,7 +19,6 @@ from ncelm.training.checkpoint import (
     TrainingState,
     read_checkpoint,
     restore_carried,
-    statistics,
     write_checkpoint,
 )
 from ncelm.training.config import Adagrad, Adam, Sgd
@@ -47,7 +46,7 @@ def snapshot_of(optimizer, contexts=0):
     )  # fmt: skip
     optimizer_state = {
         statistic: {name: random.random(shape, np.float32) for name, shape in shapes.trained.items()}
-        for statistic in statistics(optimizer)
+        for statistic in optimizer.statistics
     }
     carried = {"carried.hidden": random.random((1, 2, 3), np.float32)}
     return Snapshot(model, optimizer_state, random.random(contexts, np.float32), carried, state), shapes
@@ -71,9 +70,9 @@ def test_checkpoints_round_trip(tmp_path, optimizer, contexts):
 
 
 def test_statistics_of_optimizers():
-    assert statistics(Sgd()) == ()
-    assert statistics(Adagrad()) == ("accumulator",)
-    assert statistics(Adam()) == ("momentum", "accumulator")
+    assert Sgd().statistics == ()
+    assert Adagrad().statistics == ("accumulator",)
+    assert Adam().statistics == ("momentum", "accumulator")
 
 
 def test_initial_optimizer_states():

@@ -32,7 +32,6 @@ from ncelm.torch.losses import (
 from ncelm.torch.models import ARCHITECTURES, EmbeddingModel, Lstm, NeuralModel
 from ncelm.torch.noise import Noise, from_core
 from ncelm.training.backend import Arrays, ImportanceWeights, OptimizerState, Shapes
-from ncelm.training.checkpoint import statistics
 from ncelm.training.config import (
     NCE,
     Adagrad,
@@ -413,7 +412,7 @@ def memory_bytes(config: TrainConfig, vocabulary_size: int, tokens: int) -> int:
         per_word *= 8 * config.model.positions  # 64-bit hashes, several at once
     elif config.sampled and not getattr(config.loss, "shared_noise", False):
         per_word *= config.model.hidden or config.model.dim  # gathered rows of the noise samples
-    copies = 2 * (1 + len(statistics(config.optimizer)))
+    copies = 2 * (1 + len(config.optimizer.statistics))
     return copies * parameters + 3 * 4 * config.batch_size * per_word
 
 

@@ -17,7 +17,7 @@ from ncelm.io import array_files, run
 from ncelm.models.log_bilinear import Architecture
 from ncelm.text.store import TokenStore
 from ncelm.training.backend import Arrays, OptimizerState, Shapes, TrainedModel
-from ncelm.training.config import Adagrad, Adam, Optimizer, Sgd, TrainConfig
+from ncelm.training.config import Optimizer, Sgd, TrainConfig
 from ncelm.training.diagnostics import WeightSummary
 from ncelm.training.migrate import config_from_version_1, name_in_version_1, state_from_version_1
 from ncelm.training.options import OPTIONS, to_flat
@@ -107,22 +107,13 @@ class SnapshotShapes:
 
     def optimizer_state(self) -> OptimizerState:
         """Return the initial state of the optimizer."""
-        start = np.float32(self.optimizer.initial_accumulator if isinstance(self.optimizer, Adagrad) else 0.0)
+        start = {"accumulator": np.float32(getattr(self.optimizer, "initial_accumulator", 0.0))}
         return {
-            statistic: {name: np.full(shape, start) for name, shape in self.trained.items()}
-            for statistic in statistics(self.optimizer)
+            statistic: {
+                name: np.full(shape, start.get(statistic, np.float32(0.0))) for name, shape in self.trained.items()
+            }
+            for statistic in self.optimizer.statistics
         }
-
-
-def statistics(optimizer: Optimizer) -> tuple[str, ...]:
-    """Return the names of the statistics that an optimizer keeps per parameter."""
-    match optimizer:
-        case Sgd():
-            return ()
-        case Adagrad():
-            return ("accumulator",)
-        case Adam():
-            return ("momentum", "accumulator")
 
 
 def write_checkpoint(path: Path, snapshot: Snapshot, with_carried: bool) -> None:
@@ -146,7 +137,7 @@ def read_checkpoint(path: Path, shapes: SnapshotShapes) -> tuple[Arrays, Trainin
     if type(version) is int and version > VERSION:
         raise NcelmError(f"{path} was written by a newer ncelm (checkpoint version {version}): upgrade ncelm")
     expected = dict(shapes.trained)
-    for statistic in statistics(shapes.optimizer):
+    for statistic in shapes.optimizer.statistics:
         expected |= {f"{statistic}.{name}": shape for name, shape in shapes.trained.items()}
     if version == 1:
         arrays, header = _read_version_1(path, expected, shapes)

@@ -145,7 +145,7 @@ class Loop:
                 self._end_epoch()
                 (stop,) = self.setup.collective.all_reduce(np.array([float(interrupted.is_set())]))
                 if stop and not self.state.finished:
-                    self._interrupted()
+                    _raise_interrupt(self.setup.out)
 
     def _run_epoch(self, engine: Engine, interrupted: threading.Event) -> None:
         """Run the remaining minibatches of an epoch."""
@@ -183,7 +183,7 @@ class Loop:
                 group.synchronize(full=True)
                 self._checkpoint()
                 if stop:
-                    self._interrupted()
+                    _raise_interrupt(setup.out)
 
     def _add_losses(self, in_flight: int) -> tuple[bool, bool]:
         """Add reduced losses, except for the last `in_flight`; return whether to stop and whether to save."""
@@ -292,9 +292,6 @@ class Loop:
             write_checkpoint(self.setup.out / run.CHECKPOINT, self.snapshot, with_carried)
             self.last_checkpoint = time.monotonic()
 
-    def _interrupted(self) -> NoReturn:
-        raise KeyboardInterrupt(f"stopped by Ctrl-C; a checkpoint is in {self.setup.out}: continue with `resume`")
-
     def _report(self, record: dict[str, Any] | None) -> None:
         if self.progress is None:
             return
@@ -311,6 +308,10 @@ class Loop:
                 metrics=record,
             )
         )
+
+
+def _raise_interrupt(out: Path) -> NoReturn:
+    raise KeyboardInterrupt(f"stopped by Ctrl-C; a checkpoint is in {out}: continue with `resume`")
 
 
 @contextmanager

@@ -182,7 +182,7 @@ class BigramNoise:
 NoiseDistribution = UnigramNoise | UniformNoise | PowerNoise | BigramNoise
 
 
-# -- optimizers ------------------------------------------------------------------------------------------------------
+# -- optimizers: `statistics` names the arrays that they keep per parameter ------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,7 @@ class Sgd:
     """Stochastic gradient descent."""
 
     name: ClassVar[str] = "sgd"
+    statistics: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -197,6 +198,7 @@ class Adagrad:
     """Adagrad: each coordinate's gradient is divided by the root of its accumulated squares."""
 
     name: ClassVar[str] = "adagrad"
+    statistics: ClassVar[tuple[str, ...]] = ("accumulator",)
     initial_accumulator: float = 0.0
     warmup_steps: int = 20
 
@@ -210,6 +212,7 @@ class Adam:
     """Adam (Kingma & Ba 2015): running means of gradients and of their squares."""
 
     name: ClassVar[str] = "adam"
+    statistics: ClassVar[tuple[str, ...]] = ("momentum", "accumulator")
     beta1: float = 0.9
     beta2: float = 0.999
     epsilon: float = 1e-8

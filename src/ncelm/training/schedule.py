@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ncelm.training.config import Halve, Linear, Optimizer, Schedule, Sgd
+from ncelm.training.config import Halve, Linear, Optimizer, Schedule
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,9 @@ def learning_rates(
     rates = np.full(len(updates_done), float(learning_rate))
     if isinstance(schedule, Linear):
         rates *= 1.0 - updates_done / (steps_per_epoch * schedule.epochs)
-    if not isinstance(optimizer, Sgd):
-        # The first updates of adaptive optimizers have the size of the learning rate in every coordinate, whatever the
-        # gradient is. Without warm-up a small model diverges.
-        rates *= np.minimum((updates_done + 1) / optimizer.warmup_steps, 1.0)
-    return rates
+    # The first updates of adaptive optimizers have the size of the learning rate in every coordinate, whatever the
+    # gradient is. Without warm-up a small model diverges.
+    return rates * np.minimum((updates_done + 1) / getattr(optimizer, "warmup_steps", 1), 1.0)
 
 
 def after_validation(state: ScheduleState, schedule: Schedule, perplexity: float) -> tuple[ScheduleState, bool]:
