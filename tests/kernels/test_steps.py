@@ -12,11 +12,12 @@ from ncelm.kernels.threads import Team
 from ncelm.losses import reference as ref
 from ncelm.models.base import NO_NUMBERS
 from ncelm.models.log_bilinear import LogBilinear
-from ncelm.noise import Noise, noise_of
+from ncelm.noise import Noise
 from ncelm.text.prepare import prepare
 from ncelm.text.store import contexts_and_targets
 from ncelm.training.config import TrainConfig
-from ncelm.training.engine import NO_CONSTANTS, Engine, number_contexts
+from ncelm.training.engine import create, number_contexts
+from ncelm.training.setup import noise_distribution
 
 TABLE_RATE, MATRIX_RATE = 0.05, 0.02
 
@@ -38,51 +39,48 @@ def stores(tmp_path_factory):
     }
 
 
+def configured(noise_samples, **options):
+    """Return a configuration; exact maximum likelihood has no noise samples."""
+    sampled = {} if options.get("loss") == "ml" else {"noise_samples": noise_samples}
+    return TrainConfig().with_changes(**sampled | options)
+
+
 def engine_for(store, config, team):
     random = np.random.default_rng(2)
-    noise = noise_of(store, config.noise, config.noise_power, config.bigram_smoothing)
+    noise = noise_distribution(store, config)
     unigram = Noise.from_counts(store.vocabulary.counts)
     model = LogBilinear.initialise(config.model, unigram.probabilities, 0, 0.5)
     model.biases[:] += random.normal(size=model.biases.size).astype(np.float32)
     arrays = model.arrays()
     start = np.float32(0.01)  # as after some updates: tests must not divide by the square root of zero
-    squares = {
-        name: np.full_like(a, start) if config.optimizer == "adagrad" else np.zeros((0, *a.shape[1:]), np.float32)
-        for name, a in arrays.items()
-    }
-    of_targets = squares["context_vectors"][:-1] if config.model.shared_tables else squares["target_vectors"]
-    parameters = records.Parameters(squares["context_vectors"], of_targets, squares["biases"], squares["matrices"])
-    sizes = config.sizes(len(store.vocabulary), store.split("train").tokens)
-    constants, numbers = NO_CONSTANTS, NO_NUMBERS
-    if config.constants == "learned":
-        numbers, contexts = number_contexts(store, config.model.context, config.model.context_after)
-        constants = records.Constants(
-            random.normal(size=contexts).astype(np.float32),
-            np.full(contexts if config.optimizer == "adagrad" else 0, start),
-        )
-    engine = Engine(
-        model, parameters, noise, store, sizes, config.method, config.seed, config.penalty, team, constants, numbers,
-        config.prior,
-    )  # fmt: skip
-    return engine, model, squares, noise
+    log_normalizers, context_ids = np.zeros(0, np.float32), NO_NUMBERS
+    if config.learned_log_normalizers:
+        context_ids, contexts = number_contexts(store, config.model.context, config.model.context_after)
+        log_normalizers = random.normal(size=contexts).astype(np.float32)
+    state = {}
+    if config.optimizer.name == "adagrad":
+        trained = arrays | {"log_normalizers": log_normalizers}
+        state = {"accumulator": {name: np.full_like(a, start) for name, a in trained.items()}}
+    engine = create(model, state, noise, store, config, team, log_normalizers, context_ids)
+    return engine, model, state.get("accumulator", {}), noise
 
 
 def reference_example(config, scores, words, noise, c):
     """The objective and dJ/ds of one example, by the book."""
     target, samples = words[0], words[1:]
-    match config.estimator:
+    match config.loss.name:
         case "ml":
             return np.log(ref.eq1_probabilities(scores)[target]), ref.eq4_ml_gradient(scores, target)
         case "importance":
-            used = config.noise_samples
-            while config.effective_samples > 0 and used < config.max_samples:
-                if ref.effective_sample_size(scores, samples[:used], noise) >= config.effective_samples:
+            loss, used = config.loss, config.loss.samples
+            while loss.adaptive and used < loss.max_samples:
+                if ref.effective_sample_size(scores, samples[:used], noise) >= loss.min_effective_samples:
                     break
-                used = min(used + config.noise_samples, config.max_samples)
+                used = min(used + loss.samples, loss.max_samples)
             arguments = (scores, target, samples[:used], noise)
             return ref.eq5_objective(*arguments), ref.eq5_importance_gradient(*arguments)
         case "family":
-            arguments = (config.member, scores, target, samples, noise, c)
+            arguments = (config.loss.member, scores, target, samples, noise, c)
             return ref.family_objective(*arguments), ref.family_gradient(*arguments)
     return ref.eq13_objective(scores, target, samples, noise, c), ref.eq13_gradient(scores, target, samples, noise, c)
 
@@ -97,7 +95,7 @@ def reference_step(model, squares, noise, config, contexts, words, constants, ma
         predicted = mask * ref.eq2_prediction(full["matrices"], full["context_vectors"][context])
         scores = ref.eq3_scores(predicted, full["target_vectors"], full["biases"])
         after = context[config.model.context - 1]
-        here = np.exp(noise.log_probabilities(after)) if config.noise == "bigram" else noise.probabilities
+        here = np.exp(noise.log_probabilities(after)) if config.noise.name == "bigram" else noise.probabilities
         examples.append(reference_example(config, scores, row, here, c))
     dJ_ds = np.array([gradient for _, gradient in examples])
     gradients = ref.parameter_gradients(full, contexts, dJ_ds, masks)
@@ -106,7 +104,7 @@ def reference_step(model, squares, noise, config, contexts, words, constants, ma
         values = arrays[name]
         penalty = penalty[rows, None] if np.ndim(penalty) else penalty  # a number for each row, or one for all
         gradient = gradient[rows] - penalty * values[rows]
-        if config.optimizer == "sgd":
+        if config.optimizer.name == "sgd":
             values[rows] += rate * gradient
         else:
             squares[name] = squares[name].astype(np.float64)
@@ -114,19 +112,19 @@ def reference_step(model, squares, noise, config, contexts, words, constants, ma
             values[rows] += rate * gradient / (np.sqrt(squares[name][rows]) + 1e-8)
 
     size = arrays["biases"].size
-    targets = np.arange(size) if config.estimator == "ml" else np.unique(words)
+    targets = np.arange(size) if config.loss.name == "ml" else np.unique(words)
     update("biases", gradients["biases"], targets, TABLE_RATE, 0.0)
-    update("matrices", gradients["matrices"], slice(None), MATRIX_RATE, config.penalty)
+    update("matrices", gradients["matrices"], slice(None), MATRIX_RATE, config.regularization.weight_decay)
     update("context_vectors", gradients["context_vectors"], np.unique(contexts), TABLE_RATE, penalties[0])
     # shared tables: the roles of a word are updated one after the other, first as context
-    table = "context_vectors" if config.model.shared_tables else "target_vectors"
+    table = "context_vectors" if config.model.tied_embeddings else "target_vectors"
     padded = np.vstack([gradients["target_vectors"], np.zeros((1, config.model.dim))])
     update(table, padded, targets, TABLE_RATE, penalties[1])
     return arrays, -sum(objective for objective, _ in examples), dJ_ds.sum(axis=1)
 
 
 CASES = [
-    {"estimator": e, "matrices": m, "shared_tables": s, "optimizer": o, **more}
+    {"loss": e, "matrices": m, "tied_embeddings": s, "optimizer": o, **more}
     for e, m, s, o, more in [
         *itertools.product(["nce", "ml"], ["full", "diagonal"], [False, True], ["sgd", "adagrad"], [{}]),
         *itertools.product(["nce"], ["full", "diagonal"], [False, True], ["adagrad"], [{"shared_noise": True}]),
@@ -135,13 +133,15 @@ CASES = [
         ("nce", "full", False, "sgd", {"noise": "uniform"}),
         ("nce", "full", False, "sgd", {"noise": "bigram", "bigram_smoothing": 2.5}),
         ("nce", "diagonal", True, "adagrad", {"noise": "bigram"}),
-        ("nce", "full", False, "sgd", {"constants": "learned"}),
-        ("nce", "diagonal", False, "adagrad", {"constants": "learned"}),
-        ("family", "full", False, "sgd", {"member": "root", "constants": "learned"}),
-        *itertools.product(["family"], ["full"], [False], ["sgd"], [{"member": member} for member in kernels.MEMBERS]),
+        ("nce", "full", False, "sgd", {"log_normalizers": "learned"}),
+        ("nce", "diagonal", False, "adagrad", {"log_normalizers": "learned"}),
+        ("family", "full", False, "sgd", {"family_member": "root", "log_normalizers": "learned"}),
+        *itertools.product(
+            ["family"], ["full"], [False], ["sgd"], [{"family_member": member} for member in kernels.MEMBERS]
+        ),
         ("importance", "full", False, "sgd", {}),
-        ("importance", "full", False, "adagrad", {"effective_samples": 6.0, "max_samples": 18}),
-        ("importance", "diagonal", True, "sgd", {"effective_samples": 3.0, "max_samples": 9, "noise": "bigram"}),
+        ("importance", "full", False, "adagrad", {"min_effective_samples": 6.0, "max_samples": 18}),
+        ("importance", "diagonal", True, "sgd", {"min_effective_samples": 3.0, "max_samples": 9, "noise": "bigram"}),
     ]
 ]
 
@@ -150,8 +150,15 @@ CASES = [
 @pytest.mark.parametrize(("boundary", "after", "batch"), [("stream", 0, 70), ("sentence", 2, 70), ("sentence", 0, 8)])
 def test_one_update_agrees_with_the_reference(stores, case, boundary, after, batch):
     """Of a minibatch that has every word many times, and of one with words that it has once."""
-    config = TrainConfig(batch_size=batch, noise_samples=4, penalty=0.01, prior=0.2).with_changes(
-        context=2, context_after=after, dim=5, **case
+    config = configured(
+        4,
+        batch_size=batch,
+        weight_decay=0.01,
+        weight_decay_per_epoch=0.2,
+        context=2,
+        context_after=after,
+        dim=5,
+        **case,
     )
     store = stores[boundary]
     with Team(2) as team:
@@ -161,7 +168,7 @@ def test_one_update_agrees_with_the_reference(stores, case, boundary, after, bat
         untouched = LogBilinear.from_arrays(config.model, before)
         losses = engine.run(0, 0, np.array([TABLE_RATE]), np.array([MATRIX_RATE]))
     contexts, words = engine.plan.contexts[0], engine.plan.words[0]
-    if config.shared_noise:
+    if getattr(config.loss, "shared_noise", False):
         plan, distinct = engine.plan, int(engine.plan.distinct[0])
         drawn = np.repeat(
             words[batch : batch + distinct, 0], plan.draws[0, :distinct].astype(int)
@@ -171,9 +178,8 @@ def test_one_update_agrees_with_the_reference(stores, case, boundary, after, bat
         assert (engine.plan.single_offsets[0, batch] > 0) == (batch == 8)
     numbers = engine.plan.constants[0] if old_constants.size else None
     constants = np.zeros(batch) if numbers is None else old_constants[numbers]
-    masks = (
-        np.where(engine.work.predicted == 0, 0.0, 1 / (1 - config.dropout)) if config.dropout else np.ones((batch, 5))
-    )
+    dropout = config.regularization.dropout
+    masks = np.where(engine.work.predicted == 0, 0.0, 1 / (1 - dropout)) if dropout else np.ones((batch, 5))
     old_squares = {n: np.full_like(a, 0.01) for n, a in before.items()}
     expected, loss, by_constant = reference_step(
         untouched, old_squares, noise, config, contexts, words, constants, masks, engine.penalties[1:]
@@ -181,20 +187,20 @@ def test_one_update_agrees_with_the_reference(stores, case, boundary, after, bat
     for name, array in model.arrays().items():
         np.testing.assert_allclose(array, expected[name], atol=5e-6, err_msg=name)
         assert not np.array_equal(array, before[name])
-        if config.optimizer == "adagrad":
+        if config.optimizer.name == "adagrad":
             np.testing.assert_allclose(squares[name], old_squares[name], rtol=1e-5, atol=3e-5, err_msg=name)
     assert losses[0] == pytest.approx(loss, rel=1e-5)
     if numbers is not None:
         sums = np.full(old_constants.size, 0.01)
         for number, gradient in zip(numbers, by_constant, strict=True):  # one after another
             sums[number] += gradient**2
-            scale = np.sqrt(sums[number]) if config.optimizer == "adagrad" else 1.0
+            scale = np.sqrt(sums[number]) if config.optimizer.name == "adagrad" else 1.0
             old_constants[number] += TABLE_RATE * gradient / scale
         np.testing.assert_allclose(engine.constants.values, old_constants, atol=5e-6)
 
 
 def test_dropout_leaves_out_as_many_numbers_as_it_says(stores):
-    config = TrainConfig(batch_size=100, dropout=0.3).with_changes(dim=64)
+    config = TrainConfig().with_changes(batch_size=100, dropout=0.3, dim=64)
     with Team(1) as team:
         engine, *_ = engine_for(stores["stream"], config, team)
         engine.run(0, 0, np.array([0.0]), np.array([0.0]))
@@ -236,7 +242,7 @@ def test_contexts_agree_with_the_readable_twin(stores, boundary, before, after):
 
 def test_an_epoch_visits_every_word_once_and_noise_is_fresh(stores):
     store = stores["stream"]
-    config = TrainConfig(batch_size=50, noise_samples=3).with_changes(dim=4)
+    config = configured(3, batch_size=50, dim=4)
     with Team(1) as team:
         engine, *_ = engine_for(store, config, team)
         steps = engine.steps_per_epoch
@@ -253,17 +259,19 @@ def test_an_epoch_visits_every_word_once_and_noise_is_fresh(stores):
     "case",
     [
         {},
-        {"estimator": "ml"},
+        {"loss": "ml"},
         {"shared_noise": True, "noise_samples": 700},
-        {"estimator": "importance", "effective_samples": 20.0, "max_samples": 50},
-        {"constants": "learned", "noise": "bigram", "dropout": 0.2},
+        {"loss": "importance", "min_effective_samples": 20.0, "max_samples": 50},
+        {"log_normalizers": "learned", "noise": "bigram", "dropout": 0.2},
     ],
     ids=lambda case: "-".join(map(str, case.values())),
 )
 @pytest.mark.parametrize("matrices", ["full", "diagonal"])
 @pytest.mark.parametrize("text", ["sentence", "rare words"])
 def test_bits_do_not_depend_on_threads_or_on_grouping(stores, case, matrices, text):
-    config = TrainConfig(batch_size=60, noise_samples=3).with_changes(dim=9, matrices=matrices, context=3, **case)
+    config = configured(
+        **{"noise_samples": 3, "batch_size": 60} | {"dim": 9, "matrices": matrices, "context": 3} | case
+    )
     results = []
     for threads, together in ((1, 5), (2, 5), (3, 1), (2, 2)):
         with Team(threads) as team:
@@ -361,10 +369,12 @@ def test_small_matrix_products(rows, depth, columns, transposed):
     assert (padded[-1] == 7.0).all()
 
 
-@pytest.mark.parametrize("options", [{}, {"shared_noise": True, "noise_samples": 50}, {"estimator": "ml"}])
+@pytest.mark.parametrize("options", [{}, {"shared_noise": True, "noise_samples": 50}, {"loss": "ml"}])
 def test_a_prior_is_shared_out_over_the_minibatches_that_touch_a_word(stores, options):
     """Over an epoch what is taken from a row adds up to the prior, whether its word is rare or frequent."""
-    config = TrainConfig(batch_size=20, noise_samples=2, prior=1.0).with_changes(context=2, dim=4, **options)
+    config = configured(
+        **{"noise_samples": 2, "batch_size": 20, "weight_decay_per_epoch": 1.0, "context": 2, "dim": 4} | options
+    )
     with Team(1) as team:
         engine, *_ = engine_for(stores["stream"], config, team)
         _, contexts, targets = (np.asarray(each, np.float64) for each in engine.penalties)
@@ -377,7 +387,7 @@ def test_a_prior_is_shared_out_over_the_minibatches_that_touch_a_word(stores, op
                     plan, size = engine.plan, int(engine.plan.sizes[row])
                     seen = np.unique(plan.contexts[row, :size])
                     words = plan.words[row, : size + int(plan.distinct[row])]
-                    touched = np.arange(targets.size) if config.estimator == "ml" else np.unique(words)
+                    touched = np.arange(targets.size) if config.loss.name == "ml" else np.unique(words)
                     taken[0][seen] += contexts[seen] / 3
                     taken[1][touched] += targets[touched] / 3
     for each in (taken[0][:-1], taken[1]):
