@@ -1,7 +1,7 @@
-"""Every equation of the paper, one function each, in float64, written to be read beside it.
+"""Every equation of the paper, one function each, in float64.
 
 Mnih & Teh (2012), "A fast and simple algorithm for training neural probabilistic language models", ICML.
-Nothing here is fast. The fast twins in `kernels` and the array functions in `estimators` are tested against it.
+Nothing here is fast. `ncelm.kernels`, `ncelm.losses.functions` and `ncelm.torch` are tested against it.
 
 One context h at a time: `scores` is s(w, h) for every word of the vocabulary, (V,); q̂, q_w, r_w are rows.
 """
@@ -60,7 +60,7 @@ def eq5_importance_gradient(scores: Array, target: int, samples: Array, proposal
 
 
 def eq5_objective(scores: Array, target: int, samples: Array, proposal: Array) -> float:
-    """What Eq. 5 is the gradient of: s(w, h) − log(mean of v), an estimate of log P(w|h)."""
+    """The objective whose gradient is Eq. 5: s(w, h) − log(mean of v), an estimate of log P(w|h)."""
     scores = np.asarray(scores, np.float64)
     return float(scores[target] - log_sum_exp(scores[samples] - np.log(proposal[samples])) + np.log(len(samples)))
 
@@ -76,37 +76,37 @@ def eq6_posterior(data: Array, noise: Array, k: float) -> Array:
     return data / (data + k * noise)
 
 
-def eq7_model_posterior(scores: Array, noise: Array, k: float, log_normaliser: float = 0.0) -> Array:
+def eq7_model_posterior(scores: Array, noise: Array, k: float, log_normalizer: float = 0.0) -> Array:
     """P(D=1|w, θ) = P_θ(w) / (P_θ(w) + k·Pn(w)) with P_θ from Eq. 8."""
-    return eq6_posterior(eq8_model(scores, log_normaliser), noise, k)
+    return eq6_posterior(eq8_model(scores, log_normalizer), noise, k)
 
 
-def eq8_model(scores: Array, log_normaliser: float = 0.0) -> Array:
-    """P_θ(w) = P⁰_θ(w) exp(c_h): exp(s) times a constant that is a parameter, or is fixed to 1 (c_h = 0)."""
-    return np.exp(np.asarray(scores, np.float64) + log_normaliser)
+def eq8_model(scores: Array, log_normalizer: float = 0.0) -> Array:
+    """P_θ(w) = P⁰_θ(w) exp(c_h): exp(s) times a normalizing factor that is a parameter or fixed to 1 (c_h = 0)."""
+    return np.exp(np.asarray(scores, np.float64) + log_normalizer)
 
 
-def eq9_objective(scores: Array, data: Array, noise: Array, k: float, log_normaliser: float = 0.0) -> float:
+def eq9_objective(scores: Array, data: Array, noise: Array, k: float, log_normalizer: float = 0.0) -> float:
     """J_h(θ) = E_data[log P(D=1|w, θ)] + k E_noise[log P(D=0|w, θ)]."""
-    posterior = eq7_model_posterior(scores, noise, k, log_normaliser)
+    posterior = eq7_model_posterior(scores, noise, k, log_normalizer)
     return float(data @ np.log(posterior) + k * (noise @ np.log1p(-posterior)))
 
 
-def eq10_gradient(scores: Array, data: Array, noise: Array, k: float, log_normaliser: float = 0.0) -> Array:
+def eq10_gradient(scores: Array, data: Array, noise: Array, k: float, log_normalizer: float = 0.0) -> Array:
     """dJ_h/ds(·, h) as the two expectations of Eq. 10, (V,)."""
-    model = eq8_model(scores, log_normaliser)
+    model = eq8_model(scores, log_normalizer)
     return data * (k * noise / (model + k * noise)) - k * noise * (model / (model + k * noise))
 
 
-def eq11_gradient(scores: Array, data: Array, noise: Array, k: float, log_normaliser: float = 0.0) -> Array:
-    """The same as Eq. 10, in the form that shows the data and the model side by side, (V,)."""
-    model = eq8_model(scores, log_normaliser)
+def eq11_gradient(scores: Array, data: Array, noise: Array, k: float, log_normalizer: float = 0.0) -> Array:
+    """Eq. 10 rearranged to contain the difference of data and model, (V,)."""
+    model = eq8_model(scores, log_normalizer)
     return k * noise / (model + k * noise) * (data - model)
 
 
-def eq12_limit(scores: Array, data: Array, log_normaliser: float = 0.0) -> Array:
-    """What Eq. 11 tends to as k grows: P_d − P_θ, the maximum-likelihood gradient, (V,)."""
-    return data - eq8_model(scores, log_normaliser)
+def eq12_limit(scores: Array, data: Array, log_normalizer: float = 0.0) -> Array:
+    """The limit of Eq. 11 for large k: P_d − P_θ, the maximum-likelihood gradient, (V,)."""
+    return data - eq8_model(scores, log_normalizer)
 
 
 def eq13_objective(scores: Array, target: int, samples: Array, noise: Array, c: float = 0.0) -> float:
@@ -118,7 +118,7 @@ def eq13_objective(scores: Array, target: int, samples: Array, noise: Array, c: 
 def eq13_gradient(scores: Array, target: int, samples: Array, noise: Array, c: float = 0.0) -> Array:
     """dJ_hw/ds(·, h), (V,): the weights of Eq. 13, all of them between −1 and 1 for each sample.
 
-    A noise word that happens to equal the target is not thrown away.
+    A noise word that equals the target is kept.
     """
     posterior = eq7_model_posterior(scores, noise, len(samples), c)
     gradient = np.zeros(len(scores))
@@ -158,6 +158,35 @@ def family_gradient(member: str, scores: Array, target: int, samples: Array, noi
     return gradient
 
 
+def ranking_objective(scores: Array, target: int, samples: Array, noise: Array) -> float:
+    """log of the softmax of s − log Pn over the target and its noise words, at the target (Ma & Collins 2018)."""
+    logits = np.asarray(scores, np.float64) - np.log(noise)  # (V,)
+    words = [target, *samples]
+    return float(logits[target] - log_sum_exp(logits[words]))
+
+
+def ranking_gradient(scores: Array, target: int, samples: Array, noise: Array) -> Array:
+    """dJ/ds(·, h) of `ranking_objective`, (V,): 1 for the target minus the softmax of every word of the sample."""
+    words = np.array([target, *samples])
+    gradient = np.zeros(len(scores))
+    gradient[target] += 1.0
+    np.subtract.at(gradient, words, eq1_probabilities(np.asarray(scores, np.float64)[words] - np.log(noise[words])))
+    return gradient
+
+
+def log_z_estimate(scores: Array, samples: Array, noise: Array) -> float:
+    """log Ẑ(h) = log(mean over the noise words of exp(s) / Pn)."""
+    return log_sum_exp(np.asarray(scores, np.float64)[samples] - np.log(noise[samples])) - float(np.log(len(samples)))
+
+
+def log_z_penalty_gradient(scores: Array, samples: Array, noise: Array) -> Array:
+    """d (log Ẑ)² / ds(·, h), (V,): 2 log Ẑ times each noise word's share of Ẑ (Goldberger & Melamud 2018)."""
+    shares = eq1_probabilities(np.asarray(scores, np.float64)[samples] - np.log(noise[samples]))  # (k,)
+    gradient = np.zeros(len(scores))
+    np.add.at(gradient, samples, 2.0 * log_z_estimate(scores, samples, noise) * shares)
+    return gradient
+
+
 def bigram_noise(counts: Array, unigram: Array, smoothing: float) -> Array:
     """Pn(w|v) = (n(v, w) + α Pu(w)) / (n(v) + α) for one word v before, from its counts n(v, ·), (V,)."""
     return (counts + smoothing * unigram) / (np.sum(counts) + smoothing)
@@ -169,7 +198,7 @@ def eq14_objective(context_probabilities: Array, objectives: Array) -> float:
 
 
 def eq15_speedup(context: int, dim: int, vocabulary: int, k: int, diagonal: bool = False) -> float:
-    """How many times cheaper an NCE update is than a maximum-likelihood one."""
+    """The speed-up of an NCE update over a maximum-likelihood update."""
     predict = context if diagonal else context * dim
     return (predict + vocabulary) / (predict + k)
 
