@@ -1,4 +1,4 @@
-"""Noise: exact probabilities, alias tables, the sampler, and the random streams behind it."""
+"""Noise: exact probabilities, alias tables, sampling, random streams."""
 
 import numpy as np
 import pytest
@@ -35,14 +35,14 @@ def test_kinds():
 
 
 @pytest.mark.parametrize("kind", ["unigram", "uniform", "power"])
-def test_a_word_never_seen_has_a_finite_log_probability_and_is_drawn(kind):
+def test_words_without_occurrences_have_a_finite_log_probability_and_are_drawn(kind):
     noise = Noise.from_counts(np.array([3, 0]), kind)
     assert np.isfinite(noise.log_probabilities).all()
     assert 1 in noise.sample((200, 10), seed=0)
 
 
 @pytest.mark.parametrize("bad", [[1.0, 0.0], [1.0, np.nan], [1.0, -1.0], [np.inf, 1.0], []])
-def test_bad_weights_are_refused(bad):
+def test_invalid_weights(bad):
     with pytest.raises(NcelmError, match="noise"):
         Noise.from_probabilities(np.array(bad))
 
@@ -75,7 +75,7 @@ def bigrams(tmp_path_factory):
 
 @pytest.mark.parametrize("boundary", ["stream", "sentence"])
 def test_bigram_noise_is_exact(bigrams, boundary):
-    """Every distribution, the out-of-sentence word's too, against counts made by hand; and the compiled twin."""
+    """All distributions, including that after the out-of-sentence word, against counts; compiled and in NumPy."""
     store = bigrams[boundary]
     ids, size, end = store.split("train").ids.tolist(), len(store.vocabulary), store.vocabulary.end_id
     counts = np.zeros((size + 1, size))
@@ -105,11 +105,11 @@ def test_bigram_sampler_passes_a_chi_square_test(bigrams):
 
 
 def test_bigram_noise_cannot_be_made_from_counts_alone():
-    with pytest.raises(NcelmError, match="needs to know the text"):
+    with pytest.raises(NcelmError, match="needs the training text"):
         Noise.from_counts(COUNTS, "bigram")
 
 
-def test_streams_depend_on_seed_step_and_example_alone():
+def test_streams_depend_on_seed_step_and_example_only():
     noise = Noise.from_counts(np.arange(1, 1000))
     words = noise.sample((10, 20), seed=1, step=5)
     np.testing.assert_array_equal(noise.sample((3, 20), seed=1, step=5), words[:3])

@@ -1,4 +1,4 @@
-"""LSA: the matrix and its decomposition against dense algebra, what fits into a sentence, and mistakes."""
+"""LSA: the matrix and its decomposition against dense algebra, similarities, files, errors."""
 
 import json
 
@@ -9,8 +9,7 @@ from tests.helpers import KITCHEN, SEA, random_lines, store_of, two_topics
 from ncelm import load
 from ncelm.errors import NcelmError
 from ncelm.io import machine
-from ncelm.language_model import load_scorer
-from ncelm.models.base import Blank
+from ncelm.models.base import Gap
 from ncelm.models.lsa import Lsa, decompose, train_lsa, weighted_counts
 from ncelm.text.store import TokenStore
 
@@ -22,7 +21,7 @@ def topics(tmp_path):
     return tmp_path
 
 
-def test_the_matrix_is_log_entropy(tmp_path):
+def test_the_matrix_has_log_entropy_weights(tmp_path):
     store = store_of(tmp_path, ["a b a", "b c", "c a <unk>"])
     matrix = weighted_counts(store).toarray()
     counts = np.zeros((len(store.vocabulary), 3))
@@ -40,34 +39,39 @@ def test_the_matrix_is_log_entropy(tmp_path):
 
 def test_the_decomposition_is_the_singular_value_decomposition(tmp_path):
     store = store_of(tmp_path, random_lines(1, sentences=200, words=30))
-    matrix = weighted_counts(store)
-    vectors = decompose(matrix, 5, seed=0)
+    matrix, products = weighted_counts(store), []
+    vectors = decompose(matrix, 5, seed=0, progress=products.append)
+    assert products == list(range(1, len(products) + 1))
     left, _, _ = np.linalg.svd(matrix.toarray(), full_matrices=False)
     exact = left[:, :5]
     exact /= np.maximum(np.linalg.norm(exact, axis=1, keepdims=True), 1e-9)
     np.testing.assert_allclose(vectors[2:] @ vectors[2:].T, exact[2:] @ exact[2:].T, atol=2e-3)
-    assert not vectors[:2].any()  # <unk> and </s> say nothing
+    assert not vectors[:2].any()  # <unk> and </s>
     other = decompose(matrix, 5, seed=1)  # signs may differ, angles may not
     np.testing.assert_allclose(other @ other.T, vectors @ vectors.T, atol=2e-3)
 
 
-def test_words_of_one_topic_are_neighbours(topics):
-    model = load_scorer(topics / "run")
-    assert isinstance(model, Lsa)
+def test_words_of_one_topic_are_neighbors(topics):
+    model = Lsa.load(topics / "run")
     for topic in (SEA, KITCHEN):
         assert {word for word, _ in model.neighbors(topic[0], 4)} == set(topic[1:])
 
 
-def test_the_choice_that_fits(topics):
-    model = load_scorer(topics / "run")
-    ((scores, _),) = model.choice_scores([Blank(["the", "captain"], [["wave"], ["butter"]], ["and", "sail"])])
-    sea, kitchen = scores
-    assert sea > kitchen
+def test_the_score_is_the_total_similarity(topics):
+    model = Lsa.load(topics / "run")
+    (scores,) = model.choice_scores([Gap(["the", "captain"], [["wave"], ["butter"], ["wave", "storm"]], ["sail"])])
     vectors, id = model.vectors(), model.vocabulary.id
-    by_hand = sum(vectors[id("wave")] @ vectors[id(word)] for word in ("the", "captain", "and", "sail"))
-    assert sea == pytest.approx(by_hand, abs=1e-5)
-    assert next(model.choice_scores([Blank(["the"], [["zebra"]], [])]))[0] == [0.0]
-    assert {word for word, _ in model.likeliest(["the", "ship"], ["and", "sail"], 5)} == set(SEA)
+
+    def by_hand(word):
+        return sum(float(vectors[id(word)] @ vectors[id(other)]) for other in ("the", "captain", "sail"))
+
+    expected = [by_hand("wave"), by_hand("butter"), by_hand("wave") + by_hand("storm")]
+    assert scores.normalised == pytest.approx(expected, abs=1e-5)
+    assert scores.unnormalised == scores.normalised
+    assert expected[0] > expected[1] + 1
+    (unknown,) = model.choice_scores([Gap(["the"], [["zebra"]], [])])
+    assert unknown.normalised == [0.0]
+    assert {word for word, _ in model.most_likely(["the", "ship"], ["and", "sail"], 5)} == set(SEA)
 
 
 def test_what_is_written_is_read(topics):
@@ -77,44 +81,44 @@ def test_what_is_written_is_read(topics):
     assert (topics / "run/model.safetensors").read_bytes() == (topics / "again/model.safetensors").read_bytes()
 
 
-# -- mistakes ---------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
-def test_lsa_is_no_language_model(topics):
-    with pytest.raises(NcelmError, match="gives words no probabilities"):
+def test_lsa_is_not_a_language_model(topics):
+    with pytest.raises(NcelmError, match="has no probabilities of words: use it with `ncelm complete` or"):
         load(topics / "run")
 
 
 @pytest.mark.parametrize("dim", [0, -3, 14, 10_000])
 def test_impossible_dimensions(topics, dim):
-    with pytest.raises(NcelmError, match=f"--dim is {dim}: give a number from 1 to 13"):
+    with pytest.raises(NcelmError, match=f"`dim` is {dim}: give a number from 1 to 13"):
         train_lsa(topics / "store", topics / "other", dim=dim)
     assert not (topics / "other").exists()
 
 
-def test_texts_that_say_nothing(tmp_path):
+def test_texts_without_information(tmp_path):
     store = store_of(tmp_path, ["a b c d"] * 7)
-    with pytest.raises(NcelmError, match="every word is in all sentences alike"):
+    with pytest.raises(NcelmError, match="uniformly distributed"):
         train_lsa(store, tmp_path / "run", dim=2)
     (tmp_path / "one").mkdir()
     with pytest.raises(NcelmError, match="too few sentences"):
         train_lsa(store_of(tmp_path / "one", ["a b c d"]), tmp_path / "run", dim=1)
-    with pytest.raises(NcelmError, match="--seed is -1"):
+    with pytest.raises(NcelmError, match="`seed` is -1"):
         train_lsa(store, tmp_path / "run", dim=1, seed=-1)
 
 
 def test_a_word_without_a_vector(topics):
     with pytest.raises(NcelmError, match="has no vector"):
-        load_scorer(topics / "run").neighbors("<unk>")
+        Lsa.load(topics / "run").neighbors("<unk>")
 
 
-def test_too_little_memory_is_said_before_the_start(topics, monkeypatch):
+def test_too_little_memory(topics, monkeypatch):
     monkeypatch.setattr(machine, "total_memory", lambda: 1000)
     with pytest.raises(NcelmError, match="GB of memory"):
         train_lsa(topics / "store", topics / "other", dim=2)
 
 
-def test_damage(topics):
+def test_damaged_runs(topics):
     with pytest.raises(NcelmError, match="exists already"):
         train_lsa(topics / "store", topics / "run", dim=2)
     path = topics / "run/model.safetensors"
@@ -124,4 +128,7 @@ def test_damage(topics):
     content = json.loads((topics / "run/config.json").read_text())
     (topics / "run/config.json").write_text(json.dumps(content | {"dim": "four"}))
     with pytest.raises(NcelmError, match="damaged"):
+        Lsa.load(topics / "run")
+    (topics / "run/config.json").write_text(json.dumps(content | {"kind": "pmi"}))
+    with pytest.raises(NcelmError, match="is a model of kind pmi, not lsa"):
         Lsa.load(topics / "run")
