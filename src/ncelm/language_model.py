@@ -238,7 +238,7 @@ class LanguageModel:
 
     def _corpus(self, ids: np.ndarray) -> records.Corpus:
         """Return independent sentences in the form that models accept: contexts do not cross sentence ends."""
-        return records.Corpus(ids, 0, True, self.vocabulary.end_id, self._pad_id)
+        return records.Corpus(records.read_only(ids), 0, True, self.vocabulary.end_id, self._pad_id)
 
     @property
     def _pad_id(self) -> int:

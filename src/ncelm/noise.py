@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Literal, Self
 
 import numpy as np
+import numpy.typing as npt
 
 from ncelm.errors import NcelmError
 from ncelm.kernels import records
@@ -26,9 +27,9 @@ NoiseKind = Literal["unigram", "uniform", "power", "bigram"]
 class Noise:
     """A distribution over the words 0..V-1, with its alias table."""
 
-    probabilities: np.ndarray  # Pn(w), (V,) float64, all positive, sums to 1
-    threshold: np.ndarray  # (V,) uint32: column w yields word w if 32 random bits are below this,
-    alias: np.ndarray  # (V,) int32: and this word otherwise
+    probabilities: npt.NDArray[np.float64]  # Pn(w), (V,), all positive, sums to 1
+    threshold: npt.NDArray[np.uint32]  # (V,): column w yields word w if 32 random bits are below this,
+    alias: npt.NDArray[np.int32]  # (V,): and this word otherwise
 
     @classmethod
     def from_probabilities(cls, probabilities: np.ndarray) -> Self:
@@ -65,24 +66,24 @@ class Noise:
                 raise NcelmError("bigram noise needs the training text: use BigramNoise.from_store")
 
     @property
-    def log_probabilities(self) -> np.ndarray:
-        """log Pn(w), (V,) float64."""
+    def log_probabilities(self) -> npt.NDArray[np.float64]:
+        """log Pn(w), (V,)."""
         return np.log(self.probabilities)
 
     @cached_property
-    def columns(self) -> np.ndarray:
-        """The alias table in the form that compiled code accepts: alias and threshold in one integer, (V,) uint64."""
+    def columns(self) -> npt.NDArray[np.uint64]:
+        """The alias table in the form that compiled code accepts: alias and threshold in one integer, (V,)."""
         return self.alias.astype(np.uint64) << np.uint64(32) | self.threshold
 
-    def sample(self, shape: tuple[int, int], seed: int, step: int = 0) -> np.ndarray:
-        """Return the noise words of one update, (examples, k) int32.
+    def sample(self, shape: tuple[int, int], seed: int, step: int = 0) -> npt.NDArray[np.int32]:
+        """Return the noise words of one update, (examples, k).
 
         They are those of training: each (seed, step, example) has a random stream of its own.
         """
-        from ncelm.kernels import steps as kernels
+        from ncelm.kernels.noise import draw_words
 
         out = np.empty(shape, np.int32)
-        kernels.draw_words(np.uint64(seed), np.uint64(step), self.columns, out)
+        draw_words(np.uint64(seed), np.uint64(step), self.columns, out)
         return out
 
     def table(self, k: int) -> records.NoiseTable:
@@ -91,9 +92,6 @@ class Noise:
             columns=self.columns,
             log_k_probability=(self.log_probabilities + np.log(k)).astype(np.float32),
             log_k=float(np.log(k)),
-            followers=np.zeros(0, np.int32),
-            offsets=np.zeros(0, np.int64),
-            smoothing=0.0,
         )
 
 
@@ -107,8 +105,8 @@ class BigramNoise:
 
     unigram: Noise
     smoothing: float  # α
-    followers: np.ndarray  # (N,) int32: the words of the training text, sorted by the previous word, then by themselves
-    offsets: np.ndarray  # (V + 2,) int64: the followers of v are followers[offsets[v] : offsets[v + 1]]
+    followers: npt.NDArray[np.int32]  # (N,): the words of the training text, by the previous word, then by themselves
+    offsets: npt.NDArray[np.int64]  # (V + 2,): the followers of v are followers[offsets[v] : offsets[v + 1]]
 
     @classmethod
     def from_store(cls, store: TokenStore, smoothing: float) -> Self:
@@ -123,20 +121,19 @@ class BigramNoise:
         return cls(unigram, smoothing, (pairs % size).astype(np.int32), offsets.astype(np.int64))
 
     @property
-    def probabilities(self) -> np.ndarray:
+    def probabilities(self) -> npt.NDArray[np.float64]:
         """The unigram distribution, (V,): the approximate frequencies of noise words over the whole text."""
         return self.unigram.probabilities
 
-    def log_probabilities(self, before: int) -> np.ndarray:
-        """Return log Pn(w | before) of every word, (V,) float64."""
+    def log_probabilities(self, before: int) -> npt.NDArray[np.float64]:
+        """Return log Pn(w | before) of every word, (V,)."""
         followers = self.followers[self.offsets[before] : self.offsets[before + 1]]
         counts = np.bincount(followers, minlength=self.unigram.probabilities.size)  # n(v, w), (V,)
         return np.log(counts + self.smoothing * self.unigram.probabilities) - np.log(followers.size + self.smoothing)
 
-    def table(self, k: int) -> records.NoiseTable:
+    def table(self, k: int) -> records.BigramNoiseTable:
         """Return the distribution in the form that compiled code accepts, for k noise samples."""
-        unigram = self.unigram.table(k)
-        return unigram._replace(followers=self.followers, offsets=self.offsets, smoothing=float(self.smoothing))
+        return records.BigramNoiseTable(self.unigram.table(k), self.followers, self.offsets, float(self.smoothing))
 
 
 def noise_of(store: TokenStore, kind: NoiseKind, power: float, smoothing: float) -> Noise | BigramNoise:
@@ -146,8 +143,8 @@ def noise_of(store: TokenStore, kind: NoiseKind, power: float, smoothing: float)
     return Noise.from_counts(store.vocabulary.counts, kind, power)
 
 
-def alias_table(probabilities: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return thresholds, (V,) uint32, and aliases, (V,) int32, of Vose's alias method.
+def alias_table(probabilities: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32]]:
+    """Return thresholds and aliases, both (V,), of Vose's alias method.
 
     The table has V columns of equal height, each shared by at most two words. Thresholds are rounded to multiples of
     2⁻³², so probabilities change by less than that.

@@ -3,7 +3,7 @@
 import argparse
 import time
 
-from ncelm.cli.ui import add_json, announce_compilation, count, print_json
+from ncelm.cli.ui import add_json, announce_compilation, print_json
 from ncelm.errors import NcelmError
 
 
@@ -25,23 +25,23 @@ one version of ncelm and one kind of processor."""
 def run(arguments: argparse.Namespace) -> None:
     """Compile and print what was compiled, the time it took, and the directory of the cache."""
     from ncelm.kernels.compile import cache_directory
-    from ncelm.kernels.warm_up import targets
+    from ncelm.training.precompile import targets
 
     announce_compilation()
-    compiled = []
+    compiled: dict[str, float] = {}
     for name, compile_target in targets(arguments.all):
         began = time.perf_counter()
         compile_target()
-        compiled.append({"name": name, "seconds": round(time.perf_counter() - began, 3)})
+        compiled[name] = round(time.perf_counter() - began, 3)
         if not arguments.json:
-            print(f"{compiled[-1]['seconds']:7.1f} s  {name}", flush=True)
+            print(f"{compiled[name]:7.1f} s  {name}", flush=True)
     directory = cache_directory()
     if directory is None:
         raise NcelmError(
-            "the compiled kernels are not kept, because no cache directory is writable: set NUMBA_CACHE_DIR to one"
+            "the compiled kernels are not kept, because no cache directory is writable: set NCELM_CACHE_DIR to one"
         )
-    total = sum(each["seconds"] for each in compiled)
+    total = sum(compiled.values())
     if arguments.json:
         print_json({"cache": str(directory), "compiled": compiled, "seconds": round(total, 3)})
     else:
-        print(f"{directory}: {count(len(compiled), 'kernel')}, {total:.1f} s")
+        print(f"{total:7.1f} s  in total; the cache is {directory}")

@@ -3,9 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-compiled = njit(cache=True, nogil=True, error_model="numpy", boundscheck=False)
+from ncelm.kernels.compile import inline, kernel
 
 TAB, NEWLINE, RETURN, BLANK, MINUS, POINT, ZERO, NINE, LETTER_E = (ord(c) for c in "\t\n\r -.09e")
 LONGEST_NUMBER = 24  # bytes
@@ -23,7 +22,7 @@ class Spelling(NamedTuple):
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
-@compiled
+@kernel(fastmath=False)
 def write_ngrams(words, log_probabilities, log_backoffs, letters, bounds, out):
     """Write a line for each n-gram, words (G, n), into `out`; return how many bytes. Back-offs may be missing, all."""
     at = 0
@@ -43,7 +42,7 @@ def write_ngrams(words, log_probabilities, log_backoffs, letters, bounds, out):
     return at
 
 
-@compiled
+@inline(fastmath=False)
 def _write_number(value, out, at):
     """Write a float32 with as few digits, of at least six, as make it this float32 and no other."""
     if value == 0.0:
@@ -74,7 +73,7 @@ def _write_number(value, out, at):
     return at
 
 
-@compiled
+@inline(fastmath=False)
 def _write_fixed(digits, decimals, out, at):
     """Write digits / 10^decimals, with at least one digit before the point."""
     length, rest = 0, digits
@@ -94,7 +93,7 @@ def _write_fixed(digits, decimals, out, at):
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-@compiled
+@kernel(fastmath=False)
 def fill_slots(letters, bounds, slots):
     """Make the hash table of a Spelling, whose slots are all -1."""
     for word in range(bounds.size - 1):
@@ -104,7 +103,7 @@ def fill_slots(letters, bounds, slots):
         slots[slot] = word
 
 
-@compiled
+@inline(fastmath=False)
 def _hash(letters, first, last):
     """FNV-1a, its high bits folded into the low ones."""
     h = np.uint64(14695981039346656037)
@@ -113,7 +112,7 @@ def _hash(letters, first, last):
     return np.int64((h ^ (h >> np.uint64(29))) & np.uint64(0x7FFFFFFFFFFFFFFF))
 
 
-@compiled
+@inline(fastmath=False)
 def _find(spelling, block, first, last):
     """The number of the word that stands in block[first:last], or -1."""
     slot = _hash(block, first, last) & (spelling.slots.size - 1)
@@ -133,7 +132,7 @@ def _find(spelling, block, first, last):
         slot = (slot + 1) & (spelling.slots.size - 1)
 
 
-@compiled
+@kernel(fastmath=False)
 def read_ngrams(block, at, spelling, words, log_probabilities, log_backoffs):
     """Read lines of n-grams from block[at:] into arrays, until they are full or a line is not quite ordinary.
 
@@ -171,14 +170,14 @@ def read_ngrams(block, at, spelling, words, log_probabilities, log_backoffs):
     return at, words.shape[0]
 
 
-@compiled
+@inline(fastmath=False)
 def _skip_blanks(block, at):
     while at < block.size and (block[at] == BLANK or block[at] == TAB):
         at += 1
     return at
 
 
-@compiled
+@inline(fastmath=False)
 def _read_number(block, at):
     """A decimal number that white space follows: where it ends, its value, and whether it is one."""
     negative = at < block.size and block[at] == MINUS

@@ -6,9 +6,8 @@ accumulator only the growth of the row mean is sent.
 """
 
 import numpy as np
-from numba import njit
 
-from ncelm.kernels.steps import compiled
+from ncelm.kernels.compile import kernel
 
 # x + ROUNDING has the integer nearest to x in its lowest bits: 1.5 · 2²³. Reassociation would cancel the constant, so
 # functions that use it are compiled without fast-math.
@@ -16,10 +15,9 @@ ROUNDING = np.float32(12582912.0)
 INT8_MAX = np.float32(127.0)
 _INFINITY_BITS = np.uint32(0x7F800000)  # NaNs have larger bit patterns
 _MAGNITUDE_BITS = np.uint32(0x7FFFFFFF)
-strict = njit(cache=True, nogil=True, error_model="numpy", boundscheck=False, forceinline=True)  # no fast-math
 
 
-@compiled
+@kernel
 def select_changed_rows(values, synced, queue, start, max_examined, columns, tolerance, rows):
     """Write the indices of changed rows into `rows`; return the next start in the queue and the number of rows found.
 
@@ -45,7 +43,7 @@ def select_changed_rows(values, synced, queue, start, max_examined, columns, tol
     return start, found
 
 
-@strict
+@kernel(fastmath=False)
 def quantize_deltas(values, synced, rows, scales, quantized):
     """Write the deltas of these rows: quantized (len(rows), width), int8 in uint8 memory, and scales (len(rows),).
 
@@ -76,7 +74,7 @@ def quantize_deltas(values, synced, rows, scales, quantized):
             synced_row[column] += (delta[column] - ROUNDING) * scales[i]
 
 
-@compiled
+@kernel
 def apply_deltas(values, synced, rows, scales, quantized):
     """Add the deltas of another worker to both arrays, so that they are not part of this worker's next deltas."""
     for i in range(rows.size):
@@ -87,7 +85,7 @@ def apply_deltas(values, synced, rows, scales, quantized):
             synced_row[column] += delta
 
 
-@compiled
+@kernel
 def accumulator_growth(accumulator, synced_means, rows, growth):
     """Write the growth of the row means since the last exchange, (len(rows),): accumulator (all rows, width)."""
     for i in range(rows.size):
@@ -96,7 +94,7 @@ def accumulator_growth(accumulator, synced_means, rows, growth):
         synced_means[rows[i]] = mean
 
 
-@compiled
+@kernel
 def apply_growth(accumulator, synced_means, rows, growth):
     """Increase the row means by another worker's growth: multiply the row by a factor, or fill a row of zeros."""
     for i in range(rows.size):

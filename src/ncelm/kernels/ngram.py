@@ -6,9 +6,8 @@ A file of its own, because nothing here calls or is called by the training kerne
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
-compiled = njit(cache=True, nogil=True, error_model="numpy", boundscheck=False)
+from ncelm.kernels.compile import inline, kernel
 
 BLOCK = 4096  # words in one piece of work
 
@@ -23,7 +22,7 @@ class Trie(NamedTuple):
     log_backoffs: np.ndarray
 
 
-@compiled
+@kernel(fastmath=False)
 def is_sound(trie):
     """Does each n-gram have its children after those of the one before it, in order, and is every number a number?"""
     children, unigrams = trie.children, trie.children[0]
@@ -43,7 +42,7 @@ def is_sound(trie):
     return sound
 
 
-@compiled
+@kernel(fastmath=False)
 def smooth(counts, kept, bounds, suffixes, discounts, lower, probabilities, log_probabilities, log_backoffs):
     """Interpolated Kneser–Ney of one order: P(w|h) = (c(hw) - D(c(hw))) / Σ c(h·) + γ(h) P(w|h'), h' one word shorter.
 
@@ -66,7 +65,7 @@ def smooth(counts, kept, bounds, suffixes, discounts, lower, probabilities, log_
             log_probabilities[i] = np.log10(probabilities[i])
 
 
-@compiled
+@inline(fastmath=False)
 def child(trie, place, word):
     """Where the n-gram at `place` extended by a word is, or -1."""
     low, count = trie.children[place], trie.children[place + 1] - trie.children[place]
@@ -80,7 +79,7 @@ def child(trie, place, word):
     return low if trie.words[low] == word else -1
 
 
-@compiled
+@inline(fastmath=False)
 def step(trie, state, word):
     """Take the next word: return log P(word | state) and move `state` on.
 
@@ -106,7 +105,7 @@ def step(trie, state, word):
     return score
 
 
-@compiled
+@kernel(fastmath=False)
 def score_positions(thread, threads, sync, trie, ids, within_sentence, end_id, begin_id, first, last, out):
     """log P of the words at positions first..last, by all threads, a block of words at a time."""
     state = np.empty(trie.order - 1, np.int64)
@@ -124,7 +123,7 @@ def score_positions(thread, threads, sync, trie, ids, within_sentence, end_id, b
         block += threads * BLOCK
 
 
-@compiled
+@inline(fastmath=False)
 def begin(state, begin_id):
     """The state at the start of a sentence."""
     state[:] = -1
@@ -132,7 +131,7 @@ def begin(state, begin_id):
         state[0] = begin_id
 
 
-@compiled
+@inline(fastmath=False)
 def fresh(ids, position, within_sentence, end_id, begin_id, state):
     """The state before `position` as far as can be told without looking back."""
     state[:] = -1
@@ -140,7 +139,7 @@ def fresh(ids, position, within_sentence, end_id, begin_id, state):
         begin(state, begin_id)
 
 
-@compiled
+@kernel(fastmath=False)
 def distribution(trie, history, out):
     """log P of every word after a history."""
     state, trial = np.empty(trie.order - 1, np.int64), np.empty(trie.order - 1, np.int64)

@@ -1,122 +1,103 @@
-"""The records of arrays that compiled code takes and returns. Importing this module does not import Numba.
+"""The records of arrays that compiled code takes. Importing this module does not import Numba.
 
-Symbols: B minibatch size, c context words, d dimensions, k noise words, V vocabulary, G planned minibatches.
+Kernels are compiled for the types of these records. A part that a configuration does not need is None, and the code
+that would use it is not compiled.
+
+Symbols: B minibatch size, c context words, d dimensions, k noise words, K noise words shared by a minibatch,
+V vocabulary size, G planned minibatches, N words of the training text.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 SYNC_STRIDE = 16  # int64s from one phase's counters to the next: items and arrivals on cache lines of their own
 
 
+def read_only(array: np.ndarray) -> np.ndarray:
+    """A read-only view: one type for arrays in memory and mapped from files, so that kernels are compiled once."""
+    view = np.asarray(array).view(np.ndarray)
+    view.flags.writeable = False
+    return view
+
+
 class Corpus(NamedTuple):
-    """What a kernel needs to know of a split: its ids and how contexts end."""
+    """A text and how contexts end."""
 
     ids: np.ndarray  # (N,)
     before: int  # context words before the target
     within_sentence: bool
     end_id: int
     pad_id: int
-    # learned constants only: which of all distinct contexts each word has, (N,) int32
-    context_numbers: np.ndarray = np.zeros(0, np.int32)
-
-
-class Method(NamedTuple):
-    """How examples are turned into a gradient."""
-
-    member: int  # which function of the family: an index of MEMBERS, or IMPORTANCE_SAMPLING
-    first_samples: int  # importance sampling: so many samples at first …
-    effective_samples: float  # … and more until their effective number is this
-    dropout: float
-
-
-class Constants(NamedTuple):
-    """Learned normalising constants c_h, one for each distinct context; empty where they are fixed to 1."""
-
-    values: np.ndarray  # (contexts,) float32
-    squares: np.ndarray  # Adagrad's sums of squared gradients, (contexts,) float32, or empty
-
-
-class NoiseTable(NamedTuple):
-    """An alias table and the exact log(k·Pn(w)) of every word; for bigram noise also what follows each word."""
-
-    columns: np.ndarray  # (V,) uint64, see draw_word
-    log_k_probability: np.ndarray  # (V,) float32
-    log_k: float
-    # bigram noise only: see noise.BigramNoise
-    followers: np.ndarray  # (N,) int32, empty otherwise
-    offsets: np.ndarray  # (V + 2,) int64
-    smoothing: float
 
 
 class Parameters(NamedTuple):
-    """θ. For Adagrad the sums of squared gradients have the same form (and are empty for plain SGD)."""
+    """θ, or with the same fields the optimizer's state for each parameter (None for plain SGD)."""
 
-    context_vectors: np.ndarray  # r_w, (V + 1, d): the last row is the out-of-sentence word
-    target_vectors: np.ndarray  # q_w, (V, d); the same array as context_vectors where tables are shared
-    biases: np.ndarray  # b_w, (V,)
-    matrices: np.ndarray  # C_i, (c, d, d), or their diagonals (c, d)
-
-
-class Plan(NamedTuple):
-    """Everything about one minibatch that does not depend on parameters. One leading row for each minibatch."""
-
-    sizes: np.ndarray  # (G,) examples
-    contexts: np.ndarray  # (G, B, c) int32
-    words: np.ndarray  # (G, B, k + 1) int32: the target, then its noise words; shared noise: (G, B + K, 1), noise last
-    # shared noise: of K draws some are the same word. The distinct ones are kept, with how often each was drawn.
-    distinct: np.ndarray  # (G,) how many
-    draws: np.ndarray  # (G, K) float32
-    keys: np.ndarray  # (G, B) uint64: the random stream of each example
-    log_k_noise: np.ndarray  # bigram noise only: log(k·Pn(w|h)), (G, B, k + 1) float32
-    constants: np.ndarray  # learned constants only: the number of the context, (G, B) int32
-    # full matrices: the unique words of each context position (C_i r_w is computed once for each)
-    position_groups: np.ndarray  # (G, c) how many
-    position_words: np.ndarray  # (G, c, B)
-    position_offsets: np.ndarray  # (G, c, B + 1)
-    position_rows: np.ndarray  # (G, c, B)
-    position_slots: np.ndarray  # (G, B, c): which rows of `Work.projected`, all positions as one, an example adds up
-    # rows of the context table: words over all positions; an entry is a (position, slot) or (example, position)
-    context_groups: np.ndarray  # (G,)
-    context_words: np.ndarray  # (G, B c)
-    context_offsets: np.ndarray  # (G, B c + 1)
-    context_order: np.ndarray  # (G, B c)
-    context_rows: np.ndarray  # diagonal matrices: the example of each entry, (G, B c)
-    # rows of the target table; an entry is an (example, sample)
-    # noise of each example's own: entries whose words are in the minibatch once, and where those of an example begin
-    singles: np.ndarray  # (G, B (k + 1)), or empty
-    single_offsets: np.ndarray  # (G, B + 1)
-    target_groups: np.ndarray  # (G,)
-    target_words: np.ndarray  # (G, min(V, B (k + 1)))
-    target_offsets: np.ndarray  # (G, min(V, B (k + 1)) + 1)
-    target_order: np.ndarray  # (G, B (k + 1))
-    target_rows: np.ndarray  # (G, B (k + 1))
+    context_vectors: Any  # r_w, (V + 1, d): the last row is the out-of-sentence word
+    target_vectors: Any  # q_w, (V, d); a view of context_vectors where embeddings are tied
+    biases: Any  # b_w, (V,)
+    matrices: Any  # C_i, (c, d, d), or their diagonals (c, d); the optimizer's state always as (c, d²) or (c, d)
 
 
-class Work(NamedTuple):
-    """Intermediate results of a minibatch, shared by the threads."""
-
-    predicted: np.ndarray  # q̂, (B, d), Eq. 2
-    gradients: np.ndarray  # dJ/dq̂, (B, d)
-    coefficients: np.ndarray  # dJ/ds, (B (k + 1),), or for maximum likelihood (V B,) in blocks of words
-    gathered: np.ndarray  # full matrices: r_w of the unique words of each position, (c, B, d)
-    projected: np.ndarray  # full matrices: C_i r_w, and on the way back C_i' Σ dJ/dq̂, (c, B, d)
-    transposed: np.ndarray  # full matrices: C_i', (c, d, d)
-    matrix_gradients: np.ndarray  # one partial sum for each block: (blocks, c, d, d) or (blocks, c, d)
-    target_gradients: np.ndarray  # shared tables only: dJ/dq_w, (groups, d)
-    context_gradients: np.ndarray  # shared tables and diagonal matrices only: dJ/dr_w, (groups, d)
-    losses: np.ndarray  # (G, blocks) float64: the objective, summed over a block of examples
-    weights: np.ndarray  # (G, blocks, 7) float64: importance weights of a block of examples, see _importance_example
-    constant_gradients: np.ndarray  # dJ/dc_h, (B,)
-    noise_rows: np.ndarray  # shared noise only: q_w of the noise words, (K, d) …
-    noise_shifts: np.ndarray  # … their b_w − log(k·Pn(w)), (K,) …
-    noise_gradients: np.ndarray  # … dJ/dq_w, (K, d) …
-    noise_bias_gradients: np.ndarray  # … and dJ/db_w, (K,)
+# -- noise -------------------------------------------------------------------------------------------------------------
 
 
-class Penalties(NamedTuple):
-    """λ: in each update λ·row is taken from the gradient of the row."""
+class NoiseTable(NamedTuple):
+    """An alias table and log(k·Pn(w)) of every word."""
+
+    columns: np.ndarray  # (V,) uint64, see noise.draw_word
+    log_k_probability: np.ndarray  # (V,) float32
+    log_k: float
+
+
+class BigramNoiseTable(NamedTuple):
+    """The words that follow each word in the training text, and the unigram table they are smoothed with."""
+
+    unigram: NoiseTable
+    followers: np.ndarray  # (N,) int32, sorted by the word before, then by themselves
+    offsets: np.ndarray  # (V + 2,) int64: the followers of v are followers[offsets[v] : offsets[v + 1]]
+    smoothing: float
+
+
+# -- what a minibatch is trained with ----------------------------------------------------------------------------------
+
+
+class PerExampleNoise(NamedTuple):
+    """k noise words for each example."""
+
+    loss: Any  # a type of kernels.losses
+    noise: NoiseTable | BigramNoiseTable
+    normalizers: "LogNormalizers | None"
+
+
+class SharedNoise(NamedTuple):
+    """K noise words for all examples of a minibatch: scores are matrix products."""
+
+    loss: Any
+    noise: NoiseTable
+
+
+class ExactLikelihood(NamedTuple):
+    """All words of the vocabulary for each example."""
+
+
+class LogNormalizers(NamedTuple):
+    """Learned log-normalizers c_h, one for each distinct context of the training text."""
+
+    values: np.ndarray  # (contexts,) float32
+    state: Any  # the optimizer's state for them
+    numbers: np.ndarray  # the number of each training word's context, (N,) int32
+
+
+class Dropout(NamedTuple):
+    """Dropout of components of q̂."""
+
+    probability: float
+
+
+class WeightDecay(NamedTuple):
+    """λ: in each update λ·row is subtracted from the gradient of the row."""
 
     matrices: np.float32
     contexts: np.ndarray  # (V + 1,) float32
@@ -124,8 +105,135 @@ class Penalties(NamedTuple):
 
 
 class Rates(NamedTuple):
-    """How far an update goes. One entry for each minibatch."""
+    """Learning rates, one for each minibatch of a call."""
 
-    table: np.ndarray  # (G,) float32: word vectors, biases and learned constants
+    table: np.ndarray  # (G,) float32: word vectors, biases and log-normalizers
     matrix: np.ndarray  # (G,) float32: context matrices
-    penalties: Penalties
+    weight_decay: WeightDecay
+
+
+class Steps(NamedTuple):
+    """Which minibatches a call trains on."""
+
+    seed: np.uint64
+    epoch: int
+    first: int  # the number of the first update, counted over all epochs: it selects the random streams
+    count: int
+    batch_size: int
+    first_example: int  # within the epoch
+
+
+# -- the plan: everything about minibatches that does not depend on parameters -----------------------------------------
+
+
+class Groups(NamedTuple):
+    """The entries of each minibatch grouped by word: see plan.group_by_word. One leading batch index."""
+
+    counts: np.ndarray  # (G,) groups
+    words: np.ndarray  # (G, groups)
+    offsets: np.ndarray  # (G, groups + 1)
+    order: np.ndarray  # (G, entries)
+    rows: np.ndarray  # (G, entries): the example of each entry
+
+
+class PositionGroups(NamedTuple):
+    """Full matrices: the unique words of each context position, because C_i r_w is computed once for each."""
+
+    counts: np.ndarray  # (G, c)
+    words: np.ndarray  # (G, c, B)
+    offsets: np.ndarray  # (G, c, B + 1)
+    rows: np.ndarray  # (G, c, B)
+    slots: np.ndarray  # (G, B, c): the rows of `FullMatrices.projected`, flattened, that an example adds up
+
+
+class Singletons(NamedTuple):
+    """Entries of words that occur once in the minibatch: their rows are updated right after their examples."""
+
+    entries: np.ndarray  # (G, B (k + 1))
+    offsets: np.ndarray  # (G, B + 1): where the entries of each example begin
+
+
+class SharedDraws(NamedTuple):
+    """Noise shared by a minibatch: of K draws, the distinct words and how often each was drawn."""
+
+    counts: np.ndarray  # (G,) distinct words
+    multiplicities: np.ndarray  # (G, K) float32
+
+
+class Plan(NamedTuple):
+    """Planned minibatches, one leading batch index."""
+
+    sizes: np.ndarray  # (G,) examples
+    contexts: np.ndarray  # (G, B, c) int32
+    words: np.ndarray  # (G, B, k + 1) int32: the target, then its noise words; shared noise: (G, B + K, 1), noise last
+    keys: np.ndarray  # (G, B) uint64: the random stream of each example
+    context_groups: Groups  # rows of the context table; full matrices: an entry is a (position, slot)
+    position_groups: PositionGroups | None  # full matrices
+    target_groups: Groups | None  # rows of the target table; None for exact likelihood, which updates all of them
+    singletons: Singletons | None  # per-example noise, embeddings not tied
+    shared: SharedDraws | None  # shared noise
+    log_k_noise: np.ndarray | None  # bigram noise: log(k·Pn(w|h)), (G, B, k + 1) float32
+    normalizers: np.ndarray | None  # learned log-normalizers: the number of the context, (G, B) int32
+
+
+# -- the workspace: intermediate results of one minibatch, shared by the threads ---------------------------------------
+
+
+class FullMatrices(NamedTuple):
+    """Context matrices C_i and the buffers for their products."""
+
+    values: np.ndarray  # (c, d, d)
+    gathered: np.ndarray  # r_w of the unique words of each position, (c, B, d)
+    projected: np.ndarray  # C_i r_w and, backward, C_iᵀ Σ dJ/dq̂, (c, B, d)
+    transposed: np.ndarray  # C_iᵀ, (c, d, d)
+
+
+class DiagonalMatrices(NamedTuple):
+    """The diagonals of context matrices."""
+
+    values: np.ndarray  # (c, d)
+
+
+class TiedGradients(NamedTuple):
+    """Tied embeddings: gradients that wait until the row was updated in its other role."""
+
+    targets: np.ndarray  # dJ/dq_w, (groups, d)
+    contexts: np.ndarray  # diagonal matrices: dJ/dr_w, (groups, d)
+
+
+class SharedNoiseBuffers(NamedTuple):
+    """Shared noise: the rows of the noise words, brought together for matrix products."""
+
+    rows: np.ndarray  # q_w, (K, d)
+    shifts: np.ndarray  # b_w − log(k·Pn(w)), (K,)
+    gradients: np.ndarray  # dJ/dq_w, (K, d)
+    bias_gradients: np.ndarray  # dJ/db_w, (K,)
+
+
+class Workspace(NamedTuple):
+    """Intermediate results of a minibatch."""
+
+    predicted: np.ndarray  # q̂, (B, d), Eq. 2
+    predicted_gradients: np.ndarray  # dJ/dq̂, (B, d)
+    score_gradients: np.ndarray  # dJ/ds, (B (k + 1),); exact likelihood (V B,) and shared noise (K B + B,) in blocks
+    matrix_gradients: np.ndarray  # a partial sum for each block of words: (blocks, c, d, d) or (blocks, c, d)
+    losses: np.ndarray  # (G, blocks) float64: the negated objective, summed over a block of examples
+    tied: TiedGradients | None
+    noise: SharedNoiseBuffers | None
+    normalizer_gradients: np.ndarray | None  # dJ/dc_h, (B,)
+    importance: np.ndarray | None  # (G, blocks, 7) float64: see losses.IMPORTANCE_FIELDS
+
+
+class Scratch(NamedTuple):
+    """Buffers of each thread, so that training kernels allocate nothing. One leading thread index."""
+
+    gradient: np.ndarray  # (threads, d)
+    counts: np.ndarray  # (threads, V + 1) int32: 0 between uses
+    order: np.ndarray  # (threads, entries) int32
+    weights: np.ndarray  # (threads, entries) float32
+    scores: np.ndarray  # (threads, 3, padded k + 1) float32
+    block: np.ndarray  # (threads, rows, d) float32: a part of a matrix product
+    sums: np.ndarray  # (threads, POSITION_BLOCK, d) float32
+    largest: np.ndarray  # (threads, examples) float32
+    total: np.ndarray  # (threads, examples) float64
+    shifts: np.ndarray  # (threads, blocks of the vocabulary × examples) float32

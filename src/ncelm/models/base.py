@@ -94,12 +94,7 @@ class Scorer(Protocol):
         """Return the n words with the nearest vectors by cosine similarity, and the similarities."""
 
 
-NO_NUMBERS = np.zeros(0, np.int32)
-
-
-def corpus_view(
-    split: Split, store: TokenStore, context: int = 0, context_numbers: np.ndarray = NO_NUMBERS
-) -> records.Corpus:
+def corpus_view(split: Split, store: TokenStore, context: int = 0) -> records.Corpus:
     """Return a split of a store in the form that compiled code accepts."""
     within_sentence, end_id = store.boundary == "sentence", store.vocabulary.end_id
-    return records.Corpus(split.ids, context, within_sentence, end_id, store.pad_id, context_numbers)
+    return records.Corpus(records.read_only(split.ids), context, within_sentence, end_id, store.pad_id)

@@ -154,7 +154,7 @@ class LogBilinear:
 
     def predict(self, contexts: np.ndarray) -> np.ndarray:
         """Return q̂ = Σ_i C_i r_wi (Eq. 2): contexts (n, c) → (n, d)."""
-        from ncelm.kernels import steps as kernels
+        from ncelm.kernels import score
 
         contexts = np.ascontiguousarray(contexts, np.int64)
         if contexts.ndim != 2 or contexts.shape[1] != self.config.positions:
@@ -162,7 +162,7 @@ class LogBilinear:
         if contexts.size and not 0 <= contexts.min() <= contexts.max() <= self.biases.size:
             raise IndexError(f"context words must be ids from 0 to {self.biases.size}")
         out = np.empty((len(contexts), self.config.dim), np.float32)
-        kernels.predict_contexts(self.parameters(), contexts, out)
+        score.predict(self.matrices, self.context_vectors, contexts, out)
         return out
 
     @property
@@ -177,12 +177,13 @@ class LogBilinear:
 
         With normalised=False, log Z(h) is 0, without the sum over the vocabulary.
         """
-        from ncelm.kernels import steps as kernels
+        from ncelm.kernels import score
 
-        scores, log_z = np.empty(last - first, np.float32), np.empty((last - first) * normalised, np.float64)
+        scores, log_z = np.empty(last - first, np.float32), np.empty(last - first) if normalised else None
         corpus = corpus._replace(before=self.config.context)
-        team.run(kernels.score_positions, 1, corpus, self.parameters(), first, last, scores, log_z)
-        return scores, log_z if normalised else np.zeros(last - first)
+        parameters = records.Parameters(*map(records.read_only, self.parameters()))
+        team.run(score.score_positions, 1, corpus, parameters, first, last, scores, log_z)
+        return scores, np.zeros(last - first) if log_z is None else log_z
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
         """Return log P(w|h) of every word, (V,), for a gap between the words `before` and `after`."""
@@ -190,11 +191,13 @@ class LogBilinear:
         left = np.concatenate([np.full(c, pad_id), before])[len(before) :]  # the last c words, padded
         right = np.concatenate([after, np.full(c_after, pad_id)])[:c_after]
         contexts = np.concatenate([left, right]).astype(np.int64)[None]
-        return self.log_probabilities(contexts)[0].astype(np.float64)
+        logs: np.ndarray = self.log_probabilities(contexts)[0]
+        return logs
 
     def scores(self, contexts: np.ndarray) -> np.ndarray:
         """Return the unnormalised scores s(w, h) = q̂ᵀ q_w + b_w of every word (Eq. 3): contexts (n, c) → (n, V)."""
-        return self.predict(contexts) @ self.target_vectors.T + self.biases
+        scores: np.ndarray = self.predict(contexts) @ self.target_vectors.T + self.biases
+        return scores
 
     def log_probabilities(self, contexts: np.ndarray) -> np.ndarray:
         """Return log P(w|h) of every word, exactly normalised (Eq. 1): contexts (n, c) → (n, V) float64."""

@@ -313,7 +313,7 @@ class TorchEngine:
 
     def run(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray) -> np.ndarray:
         """Train on the minibatches step, step + 1, … of an epoch, one for each rate; return the loss of each."""
-        from ncelm.kernels import steps as kernels
+        from ncelm.kernels.random import step_key
 
         losses = []
         self.model.train()
@@ -322,7 +322,7 @@ class TorchEngine:
             update = epoch * self.steps_per_epoch + step + i
             self.optimizer.prepare(update, *rates)
             # a random stream for each update: training can be resumed anywhere
-            torch.manual_seed(int(kernels.stream_key(np.uint64(self.config.seed), update, 0)) >> 1)
+            torch.manual_seed(int(step_key(np.uint64(self.config.seed), update, 0)) >> 1)
             loss = self._stream_loss(step + i) if isinstance(self.model, Lstm) else self._window_loss(epoch, step + i)
             loss.backward()
             if self.config.regularization.clip_norm:
@@ -337,14 +337,12 @@ class TorchEngine:
 
     def _window_loss(self, epoch: int, step: int) -> Tensor:
         """Return the loss of a minibatch of shuffled words, the same words as in the compiled engine."""
-        from ncelm.kernels import steps as kernels
+        from ncelm.kernels.plan import shuffled_positions
 
         size, ids = self.config.batch_size, self.corpus.ids
-        # compiled functions return Python integers, which they would take as signed
-        shuffle = np.uint64(kernels.stream_key(np.uint64(self.config.seed), epoch, -1))
-        half = np.uint64(kernels.permutation_bits(ids.size))
         examples = range(step * size, min((step + 1) * size, ids.size))
-        positions = np.array([kernels.permuted(i, ids.size, shuffle, half) for i in examples])
+        positions = np.empty(len(examples), np.int64)
+        shuffled_positions(np.uint64(self.config.seed), epoch, examples.start, ids.size, positions)
         targets = torch.from_numpy(ids[positions].astype(np.int64))  # (B,)
         contexts = self.model.windows(self.corpus, positions)  # (B, c)
         before = contexts[:, self.config.model.context - 1] if self.config.model.context else None

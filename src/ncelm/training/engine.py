@@ -1,4 +1,7 @@
-"""The workbench of training: the buffers that the compiled kernels share, and one call to run many minibatches."""
+"""The compiled engine: minibatches of a log-bilinear model, many in one call of `kernels.steps.train`.
+
+`create` is the one place that turns a store and a configuration into the records that kernels take.
+"""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,71 +9,129 @@ from typing import Any
 import numpy as np
 
 from ncelm.errors import NcelmError
-from ncelm.kernels import records
-from ncelm.kernels import steps as kernels
+from ncelm.kernels import contexts, exact, losses, optimizers, per_example, plan, products, records, shared_noise, steps
 from ncelm.kernels.threads import Team
 from ncelm.models.base import corpus_view
 from ncelm.models.log_bilinear import LogBilinear
 from ncelm.noise import BigramNoise, Noise
 from ncelm.text.store import TokenStore
+from ncelm.training import config as configuration
 from ncelm.training.backend import ImportanceWeights
-from ncelm.training.config import NCE, Adagrad, ContrastiveFamily, ImportanceSampling, Ranking, Sgd, TrainConfig
+from ncelm.training.config import TrainConfig
 
-PLAN_BYTES = 32 << 20  # minibatches are planned ahead in groups that take about so much memory …
-PLANNED_WORDS = 16_000  # … and have at most so many words, so that Ctrl-C is answered soon …
-MOST_PLANNED = 128  # … in at most so many minibatches
+PLAN_BYTES = 32 << 20  # minibatches are planned in groups that take about this much memory …
+PLANNED_WORDS = 16_000  # … and have at most this number of words, so that Ctrl-C is answered soon …
+MOST_PLANNED = 128  # … in at most this number of minibatches
+
+NO_NORMALIZERS, NO_CONTEXTS = np.zeros(0, np.float32), np.zeros(0, np.int32)
+
+# -- losses and optimizers: from the types of the configuration to those of the kernels --------------------------------
 
 
-NO_NUMBERS = np.zeros(0, np.int32)
-NO_CONSTANTS = records.Constants(np.zeros(0, np.float32), np.zeros(0, np.float32))
+def _penalized(loss: Any, coefficient: float) -> Any:
+    return losses.LogZPenalty(loss, np.float32(coefficient)) if coefficient else loss
 
 
-def number_contexts(store: TokenStore, context: int, context_after: int) -> tuple[np.ndarray, int]:
-    """The number of each training word's context, (N,) int32, equal contexts having equal numbers; and how many."""
-    corpus = corpus_view(store.split("train"), store, context)
-    numbers = np.empty(corpus.ids.size, np.int32)
-    slots = np.full(1 << (2 * corpus.ids.size - 1).bit_length(), -1, np.int32)  # at most half of them are taken
-    return numbers, int(kernels.number_contexts(corpus, context + context_after, slots, numbers))
+LOSSES: dict[type, Any] = {
+    configuration.NCE: lambda loss: _penalized(losses.Nce(), loss.log_z_penalty),
+    configuration.Ranking: lambda loss: _penalized(losses.Ranking(), loss.log_z_penalty),
+    configuration.ImportanceSampling: lambda loss: losses.Importance(loss.samples, float(loss.min_effective_samples)),
+    configuration.ContrastiveFamily: lambda loss: losses.Family(losses.MEMBERS[loss.member]()),
+    configuration.MaximumLikelihood: lambda loss: None,  # its own strategy
+}
+OPTIMIZERS: dict[type, Any] = {
+    configuration.Sgd: lambda optimizer: optimizers.Sgd(),
+    configuration.Adagrad: lambda optimizer: optimizers.Adagrad(),
+    configuration.Adam: lambda optimizer: optimizers.Adam(
+        np.float32(optimizer.beta1), np.float32(optimizer.beta2), np.float32(optimizer.epsilon)
+    ),
+}
+
+
+def check(config: TrainConfig) -> None:
+    """Raise NcelmError for a loss or an optimizer that this engine does not implement."""
+    for name, registry in (("loss", LOSSES), ("optimizer", OPTIMIZERS)):
+        chosen = getattr(config, name)
+        if type(chosen) not in registry:
+            known = ", ".join(each.name for each in registry)
+            raise NcelmError(f"`{name}` {chosen.name} is not implemented by `engine` compiled: choose one of {known}")
+
+
+# -- sizes -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The numbers that decide how much memory a training run takes."""
+    """The numbers that determine the memory of a training run."""
 
     vocabulary: int  # V
     dim: int  # d
     positions: int  # c
     diagonal: bool
-    shared: bool
+    tied: bool
     batch: int  # B
-    samples: int  # k + 1, or 1 for maximum likelihood and for shared noise
-    exact: bool  # maximum likelihood: a score for every word
-    adagrad: bool
-    shared_samples: int = 0  # K: noise words that a minibatch shares
-    bigram_words: int = 0  # N, for bigram noise
-    numbered_words: int = 0  # N, for learned constants
+    samples: int  # k + 1, or 1 for exact likelihood and for shared noise
+    exact: bool  # every word of the vocabulary is scored
+    statistics: int  # arrays that the optimizer keeps for each parameter
+    shared_samples: int = 0  # K: noise words shared by a minibatch
+    bigram_words: int = 0  # N, with bigram noise
+    numbered_words: int = 0  # N, with learned log-normalizers
+
+    @classmethod
+    def of(cls, config: TrainConfig, vocabulary_size: int, tokens: int) -> "Sizes":
+        """The sizes of training on this number of tokens."""
+        loss, exact_loss = config.loss, not config.sampled
+        samples = getattr(loss, "samples", 0)
+        if isinstance(loss, configuration.ImportanceSampling) and loss.adaptive:
+            samples = loss.max_samples
+        shared = getattr(loss, "shared_noise", False)
+        state = optimizers.STATES[type(OPTIMIZERS[type(config.optimizer)](config.optimizer))]
+        return cls(
+            vocabulary=vocabulary_size,
+            dim=config.model.dim,
+            positions=config.model.positions,
+            diagonal=config.model.matrices == "diagonal",
+            tied=config.model.tied_embeddings,
+            batch=config.batch_size,
+            samples=1 if exact_loss or shared else samples + 1,
+            exact=exact_loss,
+            statistics=len(state._fields) if state else 0,
+            shared_samples=samples if shared else 0,
+            bigram_words=tokens if isinstance(config.noise, configuration.BigramNoise) and not exact_loss else 0,
+            numbered_words=tokens if config.learned_log_normalizers else 0,
+        )
 
     @property
     def group_blocks(self) -> int:
-        """Most blocks of unique context words in one minibatch, each with its part of the matrices' gradient."""
+        """Most blocks of unique context words in a minibatch, each with its part of the gradient of the matrices."""
         if self.diagonal:
-            return -(-min(self.batch * self.positions, self.vocabulary + 1) // kernels.GROUP_BLOCK)
-        return -(-min(self.batch, self.vocabulary + 1) // kernels.POSITION_BLOCK)
+            return -(-min(self.batch * self.positions, self.vocabulary + 1) // contexts.GROUP_BLOCK)
+        return -(-min(self.batch, self.vocabulary + 1) // contexts.POSITION_BLOCK)
+
+    @property
+    def example_blocks(self) -> int:
+        """Most work items of examples in a minibatch."""
+        return -(-self.batch // min(per_example.EXAMPLE_BLOCK, exact.EXAMPLE_BLOCK, shared_noise.LEAST_EXAMPLES))
 
     @property
     def target_groups(self) -> int:
-        """Most unique target words in one minibatch."""
+        """Most unique target words in a minibatch."""
         entries = self.batch * self.samples + self.shared_samples
         return self.vocabulary if self.exact else min(self.vocabulary, entries)
 
     @property
-    def coefficients(self) -> int:
-        """Derivatives by scores in one minibatch."""
+    def entries(self) -> int:
+        """(word, example) pairs on the target side of a minibatch that are grouped by word."""
+        return 0 if self.exact else (self.batch + self.shared_samples) * self.samples
+
+    @property
+    def score_gradients(self) -> int:
+        """Derivatives by scores in a minibatch."""
         return self.batch * (self.vocabulary if self.exact else self.samples + self.shared_samples)
 
     @property
     def plan_bytes(self) -> int:
-        """One planned minibatch."""
+        """Memory of one planned minibatch."""
         noise = 5 * self.samples if self.bigram_words else 4 * self.samples
         return 4 * self.batch * (noise + 8 * self.positions + 4) + 8 * self.target_groups + 16 * self.shared_samples
 
@@ -83,98 +144,58 @@ class Sizes:
 
     @property
     def matrix_shape(self) -> tuple[int, ...]:
-        """Of all C_i together."""
+        """The shape of all C_i together."""
         c, d = self.positions, self.dim
         return (c, d) if self.diagonal else (c, d, d)
 
     @property
     def memory_bytes(self) -> int:
-        """What training will take beside the Python process: parameters, their sums of squares, buffers."""
-        tables = 1 if self.shared else 2
+        """The memory of training in addition to the Python process: parameters, optimizer state, buffers."""
+        tables = 1 if self.tied else 2
         parameters = 4 * (self.vocabulary * (tables * self.dim + 1) + int(np.prod(self.matrix_shape)))
-        shared = 4 * self.dim * (self.target_groups + self.batch * self.positions) if self.shared else 0
+        tied = 4 * self.dim * (self.target_groups + self.batch * self.positions) if self.tied else 0
         vectors = 4 * self.batch * self.dim * (2 + (0 if self.diagonal else 2 * self.positions))
-        coefficients = 4 * self.coefficients
         noise = 8 * self.shared_samples * (self.dim + 1) + 20 * self.bigram_words
-        # at worst every context is another; their numbers are found by a hash table that is at most 16 N bytes
-        constants = self.numbered_words * (16 + 4 + (16 if self.adagrad else 8))
+        # at worst every context is distinct; they are numbered with a hash table of at most 16 N bytes
+        normalizers = self.numbered_words * (16 + 4 + 8 * (1 + self.statistics))
         partial = 4 * self.group_blocks * int(np.prod(self.matrix_shape))
-        # parameters twice: a checkpoint is put together in memory before it is written
+        # parameters and state twice: a checkpoint is assembled in memory before it is written
         return (
-            parameters * (4 if self.adagrad else 2)
-            + shared
+            2 * parameters * (1 + self.statistics)
+            + tied
             + vectors
-            + coefficients
+            + 4 * self.score_gradients
             + noise
-            + constants
+            + normalizers
             + partial
             + self.planned * self.plan_bytes
         )
 
 
-def check(config: TrainConfig) -> None:
-    """Raise NcelmError for a loss or an optimizer that this engine does not implement."""
-    if isinstance(config.loss, Ranking):
-        raise NcelmError(
-            "`loss` ranking is not implemented in `engine` compiled: choose `engine` torch or another loss"
-        )
-    if isinstance(config.loss, NCE) and config.loss.log_z_penalty:
-        raise NcelmError(
-            "`log_z_penalty` is not implemented in `engine` compiled: choose `engine` torch, or leave it out"
-        )
-    if not isinstance(config.optimizer, Sgd | Adagrad):
-        raise NcelmError(
-            f"`optimizer` {config.optimizer.name} is not implemented in `engine` compiled: choose sgd or adagrad"
-        )
-
-
-def sizes_of(config: TrainConfig, vocabulary_size: int, tokens: int) -> Sizes:
-    """Return the sizes that determine the memory of training on this number of tokens."""
-    loss, exact = config.loss, not config.sampled
-    samples = getattr(loss, "samples", 0)
-    if isinstance(loss, ImportanceSampling) and loss.adaptive:
-        samples = loss.max_samples
-    shared = getattr(loss, "shared_noise", False)
-    return Sizes(
-        vocabulary=vocabulary_size,
-        dim=config.model.dim,
-        positions=config.model.positions,
-        diagonal=config.model.matrices == "diagonal",
-        shared=config.model.tied_embeddings,
-        batch=config.batch_size,
-        samples=1 if exact or shared else samples + 1,
-        exact=exact,
-        adagrad=isinstance(config.optimizer, Adagrad),
-        shared_samples=samples if shared else 0,
-        bigram_words=tokens if config.noise.name == "bigram" and not exact else 0,
-        numbered_words=tokens if config.learned_log_normalizers else 0,
-    )
-
-
-def method_of(config: TrainConfig) -> records.Method:
-    """Return the loss and dropout as the compiled code takes them."""
-    loss = config.loss
-    member = kernels.MEMBERS.index(loss.member if isinstance(loss, ContrastiveFamily) else "nce")
-    effective = 0.0
-    if isinstance(loss, ImportanceSampling):
-        member, effective = kernels.IMPORTANCE_SAMPLING, float(loss.min_effective_samples)
-    samples = getattr(loss, "samples", 1)
-    return records.Method(member, samples, effective, float(config.regularization.dropout))
+# -- the functions of a backend ----------------------------------------------------------------------------------------
 
 
 def steps_per_epoch(config: TrainConfig, tokens: int) -> int:
-    """Return the number of minibatches in an epoch."""
+    """The number of minibatches in an epoch."""
     return -(-tokens // config.batch_size)
 
 
 def memory_bytes(config: TrainConfig, vocabulary_size: int, tokens: int) -> int:
-    """Return the approximate memory of training: parameters, optimizer state, buffers."""
-    return sizes_of(config, vocabulary_size, tokens).memory_bytes
+    """The approximate memory of training in addition to the Python process."""
+    return Sizes.of(config, vocabulary_size, tokens).memory_bytes
 
 
 def carried_shapes(config: TrainConfig, tokens: int) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of arrays that a minibatch hands to the next one: none."""
+    """The shapes of arrays that a minibatch passes on to the next one: none."""
     return {}
+
+
+def number_contexts(store: TokenStore, context: int, context_after: int) -> tuple[np.ndarray, int]:
+    """The number of each training word's context, (N,) int32, equal for equal contexts; and how many there are."""
+    corpus = corpus_view(store.split("train"), store, context)
+    numbers = np.empty(corpus.ids.size, np.int32)
+    slots = np.full(1 << (2 * corpus.ids.size - 1).bit_length(), -1, np.int32)  # at most half full
+    return numbers, int(plan.number_contexts(corpus, context + context_after, slots, numbers))
 
 
 def create(
@@ -184,86 +205,98 @@ def create(
     store: TokenStore,
     config: TrainConfig,
     team: Team,
-    log_normalizers: np.ndarray = NO_CONSTANTS.values,
-    context_ids: np.ndarray = NO_NUMBERS,
+    log_normalizers: np.ndarray = NO_NORMALIZERS,
+    context_ids: np.ndarray = NO_CONTEXTS,
     carried: dict[str, np.ndarray] | None = None,
 ) -> "Engine":
-    """Return an engine for the training split of a store.
+    """An engine for the training split of a store.
 
     Args:
         model: trained in place.
-        optimizer_state: {} or {"accumulator": {parameter name: array}}; updated in place.
+        optimizer_state: {statistic: {parameter name: array}}, such as {"accumulator": {…}}; updated in place.
         noise: noise distribution of the store.
         store: token store.
         config: complete configuration.
         team: threads.
         log_normalizers: learned log-normalizers c_h, (contexts,); trained in place.
-        context_ids: index of each training word's context, (N,).
-        carried: unused.
+        context_ids: number of each training word's context, (N,).
+        carried: not used.
     """
     check(config)
-    accumulator = optimizer_state.get("accumulator", {})
-
-    def squares(name: str, array: np.ndarray) -> np.ndarray:
-        return accumulator.get(name, np.zeros((0, *array.shape[1:]), np.float32))
-
-    context = squares("context_vectors", model.context_vectors)
-    # a tied table has one accumulator, whose last row is the out-of-sentence word's
-    tied = model.config.tied_embeddings
-    target = context[: len(store.vocabulary)] if tied else squares("target_vectors", model.target_vectors)
-    return Engine(
-        model,
-        records.Parameters(context, target, squares("biases", model.biases), squares("matrices", model.matrices)),
-        noise,
-        store,
-        sizes_of(config, len(store.vocabulary), store.split("train").tokens),
-        method_of(config),
-        config.seed,
-        config.regularization.weight_decay,
-        team,
-        records.Constants(log_normalizers, squares("log_normalizers", log_normalizers)),
-        context_ids,
-        config.regularization.weight_decay_per_epoch,
-    )
+    return Engine(model, optimizer_state, noise, store, config, team, log_normalizers, context_ids)
 
 
 class Engine:
-    """Runs minibatches of one training split through the kernels, with all threads."""
+    """Runs minibatches of a training split through the kernels, with all threads of a team."""
 
     def __init__(
         self,
         model: LogBilinear,
-        squares: records.Parameters,
+        optimizer_state: dict[str, dict[str, np.ndarray]],
         noise: Noise | BigramNoise,
         store: TokenStore,
-        sizes: Sizes,
-        method: records.Method,
-        seed: int,
-        penalty: float,
+        config: TrainConfig,
         team: Team,
-        constants: records.Constants = NO_CONSTANTS,
-        context_numbers: np.ndarray = NO_NUMBERS,
-        prior: float = 0.0,
+        log_normalizers: np.ndarray,
+        context_ids: np.ndarray,
     ) -> None:
-        self.sizes, self.method, self.seed, self.team = sizes, method, seed, team
-        self.corpus = corpus_view(store.split("train"), store, model.config.context, context_numbers)
-        self.parameters, self.squares, self.constants = model.parameters(), squares, constants
-        self.noise = noise.table(sizes.shared_samples or max(sizes.samples - 1, 1))
-        touches = _touches(store.vocabulary.counts, noise.probabilities, sizes)
-        contexts, targets = ((penalty + prior / each).astype(np.float32) for each in touches)
-        self.penalties = records.Penalties(np.float32(penalty), contexts, targets)
-        self.plan, self.work = _plan(sizes), _work(sizes)
-        self.kernel: Any = kernels.sampled_steps
-        if sizes.exact or sizes.shared_samples:
-            self.kernel = kernels.ml_steps if sizes.exact else kernels.shared_noise_steps
-        # compile (once a machine) before anything is timed, in this thread, so that Ctrl-C is heard
-        nothing = np.empty(0)
-        arguments = self._arguments(0, 0, nothing, nothing)
-        self.kernel(0, 1, np.zeros(records.SYNC_STRIDE, np.int64), *arguments)
+        self.sizes = sizes = Sizes.of(config, len(store.vocabulary), store.split("train").tokens)
+        self.seed, self.team = np.uint64(config.seed), team
+        self.corpus = corpus_view(store.split("train"), store, config.model.context)
+        self.optimizer = OPTIMIZERS[type(config.optimizer)](config.optimizer)
+        self.parameters = model.parameters()
+        self.state = self._parameter_state(model, optimizer_state)
+        self.normalizers = None
+        if config.learned_log_normalizers:
+            state = self._state_of("log_normalizers", log_normalizers.shape, optimizer_state)
+            self.normalizers = records.LogNormalizers(log_normalizers, state, context_ids)
+        self.strategy = self._strategy(config, noise)
+        regularization = config.regularization
+        self.dropout = records.Dropout(float(regularization.dropout)) if regularization.dropout else None
+        self.weight_decay = _weight_decay(
+            regularization.weight_decay,
+            regularization.weight_decay_per_epoch,
+            store.vocabulary.counts,
+            noise.probabilities,
+            sizes,
+        )
+        self.matrices = _matrices(model.matrices, sizes)
+        self.plan, self.workspace = _plan(sizes), _workspace(sizes, isinstance(self._loss, losses.Importance))
+        self.scratch = _scratch(sizes, team.threads)
+        # Compile before anything is timed, in this thread, where Ctrl-C is handled.
+        self._call(0, 0, np.empty(0), np.empty(0), _run_alone)
+
+    @property
+    def _loss(self) -> Any:
+        return getattr(self.strategy, "loss", None)
+
+    def _strategy(self, config: TrainConfig, noise: Noise | BigramNoise) -> Any:
+        sizes, loss = self.sizes, LOSSES[type(config.loss)](config.loss)
+        if sizes.exact:
+            return records.ExactLikelihood()
+        table = noise.table(sizes.shared_samples or sizes.samples - 1)
+        if sizes.shared_samples:
+            return records.SharedNoise(loss, table)
+        return records.PerExampleNoise(loss, table, self.normalizers)
+
+    def _state_of(self, name: str, shape: tuple[int, ...], state: dict[str, dict[str, np.ndarray]]) -> Any:
+        """The optimizer's state for one parameter."""
+        kind = optimizers.STATES[type(self.optimizer)]
+        return kind(*(state[statistic][name].reshape(shape) for statistic in kind._fields)) if kind else None
+
+    def _parameter_state(self, model: LogBilinear, state: dict[str, dict[str, np.ndarray]]) -> records.Parameters:
+        context = self._state_of("context_vectors", model.context_vectors.shape, state)
+        if model.config.tied_embeddings:  # a tied table has one state, whose last row is the out-of-sentence word's
+            target = None if context is None else type(context)(*(array[:-1] for array in context))
+        else:
+            target = self._state_of("target_vectors", model.target_vectors.shape, state)
+        biases = self._state_of("biases", model.biases.shape, state)
+        matrices = self._state_of("matrices", (len(model.matrices), model.matrices[0].size), state)
+        return records.Parameters(context, target, biases, matrices)
 
     @property
     def planned(self) -> int:
-        """Most minibatches in one call."""
+        """The maximum number of minibatches in one call of `run`."""
         return self.sizes.planned
 
     @property
@@ -272,135 +305,169 @@ class Engine:
         return -(-self.corpus.ids.size // self.sizes.batch)
 
     def run(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray) -> np.ndarray:
-        """Train on the minibatches step, step + 1, … of an epoch, one for each rate; return the loss of each."""
-        steps = len(table_rates)
-        if steps > self.sizes.planned:  # compiled code would write beyond its buffers
-            raise ValueError(f"{steps} minibatches at once, but there is room for {self.sizes.planned}")
-        self.work.losses[:] = 0.0
-        self.work.weights[:] = (0.0, np.inf, 0.0, -np.inf, 0.0, 0.0, 0.0)
-        arguments = self._arguments(epoch, step, table_rates, matrix_rates)
-        self.team.run(self.kernel, 1 + kernels.PHASES * steps, *arguments)
-        return self.work.losses[:steps].sum(axis=1)
-
-    def weights(self, row: int) -> ImportanceWeights:
-        """The importance weights of the row-th minibatch of the last call."""
-        blocks, size = self.work.weights[row], int(self.plan.sizes[row])
-        log_weight, share, word, example = blocks[blocks[:, 3].argmax(), 3:]
-        return ImportanceWeights(
-            effective_samples=float(blocks[:, 0].sum()) / size,
-            least_effective_samples=float(blocks[:, 1].min()),
-            samples=float(blocks[:, 2].sum()) / size,
-            largest_log_weight=float(log_weight),
-            share=float(share),
-            word=int(word),
-            context=self.plan.contexts[row, int(example)].tolist(),
+        """Train on minibatches `step`, `step + 1`, … of an epoch, one per learning rate; return the loss of each."""
+        count = len(table_rates)
+        if count > self.sizes.planned:  # compiled code would write beyond its buffers
+            raise ValueError(f"{count} minibatches in one call, but there is room for {self.sizes.planned}")
+        self.workspace.losses[:] = 0.0
+        if self.workspace.importance is not None:
+            self.workspace.importance[:] = (0.0, np.inf, 0.0, -np.inf, 0.0, 0.0, 0.0)  # losses.IMPORTANCE_FIELDS
+        self._call(
+            epoch, step, table_rates, matrix_rates, lambda phases, *call: self.team.run(steps.train, phases, *call)
         )
+        return self.workspace.losses[:count].sum(axis=1)
 
-    def _arguments(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray) -> tuple[Any, ...]:
-        """What the kernels take, after thread, threads and sync."""
-        return (
+    def _call(self, epoch: int, step: int, table_rates: np.ndarray, matrix_rates: np.ndarray, run: Any) -> None:
+        first, count = epoch * self.steps_per_epoch + step, len(table_rates)
+        correction = optimizers.bias_correction(self.optimizer, np.arange(first + 1, first + count + 1))
+        run(
+            1 + steps.PHASES * count,
+            records.Steps(self.seed, epoch, first, count, self.sizes.batch, step * self.sizes.batch),
             self.corpus,
-            self.noise,
-            self.method,
-            np.uint64(self.seed),
-            epoch,
-            epoch * self.steps_per_epoch + step,
-            len(table_rates),
-            self.sizes.batch,
-            step * self.sizes.batch,
+            self.strategy,
+            self.matrices,
+            self.dropout,
+            self.optimizer,
             self.plan,
             self.parameters,
-            self.squares,
-            self.constants,
-            self.work,
-            records.Rates(table_rates.astype(np.float32), matrix_rates.astype(np.float32), self.penalties),
-            self.sizes.shared,
+            self.state,
+            self.workspace,
+            records.Rates(
+                (table_rates * correction).astype(np.float32),
+                (matrix_rates * correction).astype(np.float32),
+                self.weight_decay,
+            ),
+            self.scratch,
+        )
+
+    def weights(self, row: int) -> ImportanceWeights | None:
+        """The importance weights of a minibatch of the last call, by index; None if they are not recorded."""
+        if self.workspace.importance is None:
+            return None
+        blocks, size = self.workspace.importance[row], int(self.plan.sizes[row])
+        of = dict(zip(losses.IMPORTANCE_FIELDS, blocks.T, strict=True))  # each (blocks,)
+        heaviest = int(of["largest_log_weight"].argmax())
+        return ImportanceWeights(
+            effective_samples=float(of["effective_samples"].sum()) / size,
+            least_effective_samples=float(of["least_effective_samples"].min()),
+            samples=float(of["samples"].sum()) / size,
+            largest_log_weight=float(of["largest_log_weight"][heaviest]),
+            share=float(of["share"][heaviest]),
+            word=int(of["word"][heaviest]),
+            context=self.plan.contexts[row, int(of["example"][heaviest])].tolist(),
         )
 
 
-def _touches(counts: np.ndarray, noise: np.ndarray, sizes: Sizes) -> tuple[np.ndarray, np.ndarray]:
-    """In about how many minibatches of an epoch each context row, (V + 1,), and each target row, (V,), is updated."""
+def _run_alone(phases: int, *arguments: Any) -> None:
+    """Enter the training kernel with this thread only."""
+    steps.train(0, 1, np.zeros(phases * records.SYNC_STRIDE, np.int64), *arguments)
+
+
+def _weight_decay(
+    weight_decay: float, per_epoch: float, counts: np.ndarray, noise: np.ndarray, sizes: Sizes
+) -> records.WeightDecay:
+    """Weight decay of each row: a constant, plus `per_epoch` divided by the expected updates of the row per epoch."""
     tokens = max(int(counts.sum()), 1)
-    steps, frequency = max(tokens / sizes.batch, 1.0), np.clip(counts / tokens, 1.0 / tokens, 0.5)
-
-    def seen(log_missed: np.ndarray) -> np.ndarray:
-        return steps * -np.expm1(log_missed)
-
+    updates, frequency = max(tokens / sizes.batch, 1.0), np.clip(counts / tokens, 1.0 / tokens, 0.5)
+    log_absent = sizes.batch * np.log1p(-frequency)  # log P(a word is not among the targets of a minibatch), (V,)
+    # the out-of-sentence word is in every minibatch, and so is every word for exact likelihood
+    contexts_updated = np.append(-np.expm1(sizes.positions * log_absent), 1.0) * updates  # (V + 1,)
     noise_draws = sizes.shared_samples or sizes.batch * (sizes.samples - 1)
-    missed = sizes.batch * np.log1p(-frequency)
-    targets = seen(missed + noise_draws * np.log1p(-np.minimum(noise, 0.5)))
-    # what lies outside the sentence is in every minibatch, and so is every word for exact maximum likelihood
-    contexts = np.append(seen(sizes.positions * missed), steps)
-    return contexts, np.full(counts.size, steps) if sizes.exact else targets
+    targets_updated = -np.expm1(log_absent + noise_draws * np.log1p(-np.minimum(noise, 0.5))) * updates  # (V,)
+    if sizes.exact:
+        targets_updated = np.full(counts.size, updates)
+    return records.WeightDecay(
+        np.float32(weight_decay),
+        (weight_decay + per_epoch / contexts_updated).astype(np.float32),
+        (weight_decay + per_epoch / targets_updated).astype(np.float32),
+    )
+
+
+# -- buffers -----------------------------------------------------------------------------------------------------------
+
+
+def _floats(*shape: int) -> np.ndarray:
+    return np.zeros(shape, np.float32)
+
+
+def _matrices(values: np.ndarray, sizes: Sizes) -> records.FullMatrices | records.DiagonalMatrices:
+    c, B, d = sizes.positions, sizes.batch, sizes.dim
+    if sizes.diagonal:
+        return records.DiagonalMatrices(values)
+    return records.FullMatrices(values, _floats(c, B, d), _floats(c, B, d), _floats(c, d, d))
 
 
 def _plan(sizes: Sizes) -> records.Plan:
     """Empty plans for a group of minibatches."""
     G, B, c, samples = sizes.planned, sizes.batch, sizes.positions, sizes.samples
-    rows = B + sizes.shared_samples
 
     def integers(*shape: int) -> np.ndarray:
         return np.zeros((G, *shape), np.int32)
 
-    words = 0 if sizes.diagonal else B
-    # with shared tables a row is needed as a context's too, so it has to wait
-    singles = samples > 1 and not sizes.shared
-    targets = 0 if sizes.exact else sizes.target_groups
-    entries = 0 if sizes.exact else rows * samples
+    def groups(most: int, entries: int, rows: int) -> records.Groups:
+        return records.Groups(integers(), integers(most), integers(most + 1), integers(entries), integers(rows))
+
+    positions = None
+    if not sizes.diagonal:
+        positions = records.PositionGroups(
+            integers(c), integers(c, B), integers(c, B + 1), integers(c, B), integers(B, c)
+        )
+    shared = None
+    if sizes.shared_samples:
+        shared = records.SharedDraws(np.zeros(G, np.int64), np.zeros((G, sizes.shared_samples), np.float32))
+    # with tied embeddings a row is also read as a context word's, so that its update has to wait
+    singletons = samples > 1 and not sizes.tied
     return records.Plan(
         sizes=np.zeros(G, np.int64),
         contexts=integers(B, c),
-        words=integers(rows, samples),
-        distinct=np.zeros(G, np.int64),
-        draws=np.zeros((G, sizes.shared_samples), np.float32),
+        words=integers(B + sizes.shared_samples, samples),
         keys=np.zeros((G, B), np.uint64),
-        log_k_noise=np.zeros((G, B, samples) if sizes.bigram_words else (0, 0, 0), np.float32),
-        constants=np.zeros((G, B) if sizes.numbered_words else (0, 0), np.int32),
-        position_groups=integers(c),
-        position_words=integers(c, words),
-        position_offsets=integers(c, words + 1),
-        position_rows=integers(c, words),
-        position_slots=integers(words, c),
-        context_groups=integers(),
-        context_words=integers(B * c),
-        context_offsets=integers(B * c + 1),
-        context_order=integers(B * c),
-        context_rows=integers(B * c if sizes.diagonal else 0),
-        singles=integers(B * samples if singles else 0),
-        single_offsets=integers(B + 1 if singles else 0),
-        target_groups=integers(),
-        target_words=integers(targets),
-        target_offsets=integers(targets + 1),
-        target_order=integers(entries),
-        target_rows=integers(entries),
+        context_groups=groups(B * c, B * c, B * c if sizes.diagonal else 0),
+        position_groups=positions,
+        target_groups=None if sizes.exact else groups(sizes.target_groups, sizes.entries, sizes.entries),
+        singletons=records.Singletons(integers(B * samples), integers(B + 1)) if singletons else None,
+        shared=shared,
+        log_k_noise=np.zeros((G, B, samples), np.float32) if sizes.bigram_words else None,
+        normalizers=integers(B) if sizes.numbered_words else None,
     )
 
 
-def _work(sizes: Sizes) -> records.Work:
-    """Buffers for the intermediate results of one minibatch."""
-    B, c, d = sizes.batch, sizes.positions, sizes.dim
+def _workspace(sizes: Sizes, importance: bool) -> records.Workspace:
+    """Buffers for the intermediate results of a minibatch."""
+    G, B, c, d, K = sizes.planned, sizes.batch, sizes.positions, sizes.dim, sizes.shared_samples
+    tied = None
+    if sizes.tied:
+        tied = records.TiedGradients(_floats(sizes.target_groups, d), _floats(B * c if sizes.diagonal else 0, d))
+    return records.Workspace(
+        predicted=_floats(B, d),
+        predicted_gradients=_floats(B, d),
+        score_gradients=_floats(sizes.score_gradients),
+        matrix_gradients=_floats(sizes.group_blocks, *sizes.matrix_shape),
+        losses=np.zeros((G, sizes.example_blocks)),
+        tied=tied,
+        noise=records.SharedNoiseBuffers(_floats(K, d), _floats(K), _floats(K, d), _floats(K)) if K else None,
+        normalizer_gradients=_floats(B) if sizes.numbered_words else None,
+        importance=np.zeros((G, sizes.example_blocks, len(losses.IMPORTANCE_FIELDS))) if importance else None,
+    )
 
-    def floats(*shape: int) -> np.ndarray:
-        return np.zeros(shape, np.float32)
 
-    full = 0 if sizes.diagonal else c
-    example_blocks = -(-B // min(kernels.EXAMPLE_BLOCK, kernels.ML_EXAMPLE_BLOCK, kernels.SHARED_EXAMPLE_BLOCK))
-    shared_contexts = B * c if sizes.shared and sizes.diagonal else 0
-    return records.Work(
-        predicted=floats(B, d),
-        gradients=floats(B, d),
-        coefficients=floats(sizes.coefficients),
-        gathered=floats(full, B, d),
-        projected=floats(full, B, d),
-        transposed=floats(full, d, d),
-        matrix_gradients=floats(sizes.group_blocks, *sizes.matrix_shape),
-        target_gradients=floats(sizes.target_groups if sizes.shared else 0, d),
-        context_gradients=floats(shared_contexts, d),
-        losses=np.zeros((sizes.planned, example_blocks)),
-        weights=np.zeros((sizes.planned, example_blocks, 7)),
-        constant_gradients=floats(B if sizes.numbered_words else 0),
-        noise_rows=floats(sizes.shared_samples, d),
-        noise_shifts=floats(sizes.shared_samples),
-        noise_gradients=floats(sizes.shared_samples, d),
-        noise_bias_gradients=floats(sizes.shared_samples),
+def _scratch(sizes: Sizes, threads: int) -> records.Scratch:
+    """Buffers of each thread."""
+    block_rows = {True: max(products.VOCABULARY_BLOCK, exact.EXAMPLE_BLOCK), False: 0}[sizes.exact]
+    block_rows = shared_noise.MOST_EXAMPLES if sizes.shared_samples else block_rows
+    entries = max(sizes.entries, sizes.batch * sizes.positions)
+    shifts = exact.EXAMPLE_BLOCK * -(-sizes.vocabulary // products.VOCABULARY_BLOCK) if sizes.exact else 0
+    sums = 0 if sizes.diagonal else contexts.POSITION_BLOCK
+    weights = max(entries, products.VOCABULARY_BLOCK if sizes.exact else shared_noise.NOISE_BLOCK)
+    return records.Scratch(
+        gradient=_floats(threads, sizes.dim),
+        counts=np.zeros((threads, sizes.vocabulary + 1), np.int32),
+        order=np.zeros((threads, entries), np.int32),
+        weights=_floats(threads, weights),
+        scores=_floats(threads, 3, losses.padded(sizes.samples)),
+        block=_floats(threads, block_rows, sizes.dim),
+        sums=_floats(threads, sums, sizes.dim),
+        largest=_floats(threads, block_rows),
+        total=np.zeros((threads, block_rows)),
+        shifts=_floats(threads, shifts),
     )

@@ -1,0 +1,111 @@
+"""Compile kernels ahead of time, for `ncelm compile`.
+
+A kernel is compiled for the types of its arguments. Each target trains or scores a model of a text of a few words, with
+arguments of the types that real texts have.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ncelm.kernels.threads import Team
+from ncelm.models.base import corpus_view
+from ncelm.models.log_bilinear import LogBilinear
+from ncelm.models.ngram.arpa import read_arpa, write_arpa
+from ncelm.models.ngram.estimate import estimate
+from ncelm.noise import Noise
+from ncelm.text.prepare import prepare
+from ncelm.text.store import TokenStore
+from ncelm.training.config import TrainConfig
+from ncelm.training.loop import train
+from ncelm.training.recipes import RECIPES
+
+TEXT = "a b c d\ne f g h\n"
+ID_TYPES = (np.uint16, np.uint32)  # of vocabularies of at most 65,536 words, and of larger ones
+TINY: dict[str, Any] = {"dim": 4, "batch_size": 8, "epochs": 1}
+
+
+def targets(everything: bool) -> list[tuple[str, Callable[[], None]]]:
+    """The names of what can be compiled, and functions that compile it.
+
+    Args:
+        everything: all recipes and n-gram models; otherwise the default recipe and scoring.
+    """
+    recipes: dict[Any, str] = {}  # one for each set of kernels
+    for name, make in RECIPES.items():
+        if make().backend == "compiled" and (everything or name == "default"):
+            recipes.setdefault(_kernel_types(make()), name)
+    found: list[tuple[str, Callable[[], None]]] = [
+        (f"training, recipe {name}", partial(_train, RECIPES[name]())) for name in recipes.values()
+    ]
+    found += [(f"scoring, {matrices} matrices", partial(_score, matrices)) for matrices in ("full", "diagonal")]
+    return [*found, ("n-gram models and ARPA files", _ngram)] if everything else found
+
+
+def _kernel_types(config: TrainConfig) -> tuple[Any, ...]:
+    """The properties of a configuration that the types of the training kernel's arguments depend on."""
+    loss = config.loss
+    return (
+        type(loss),
+        bool(getattr(loss, "shared_noise", False)),
+        bool(getattr(loss, "log_z_penalty", 0.0)),
+        getattr(loss, "member", None),
+        config.learned_log_normalizers,
+        config.noise.name == "bigram",
+        type(config.optimizer),
+        config.regularization.dropout > 0,
+        config.model.matrices,
+        config.model.tied_embeddings,
+    )
+
+
+@contextmanager
+def _stores() -> Iterator[list[TokenStore]]:
+    """A tiny store with each type of ids."""
+    with tempfile.TemporaryDirectory() as folder:
+        text = Path(folder) / "text"
+        text.write_text(TEXT)
+        store = prepare(train=text, valid=text, out=Path(folder) / "store", workers=1)
+        yield [
+            replace(
+                store, splits={name: replace(split, ids=split.ids.astype(kind)) for name, split in store.splits.items()}
+            )
+            for kind in ID_TYPES
+        ]
+
+
+def _train(config: TrainConfig) -> None:
+    samples = {"noise_samples": 4} if config.sampled else {}
+    with _stores() as stores, tempfile.TemporaryDirectory() as folder:
+        for i, store in enumerate(stores):
+            train(store, Path(folder) / f"run{i}", config.with_changes(**TINY, **samples), threads=1)
+
+
+def _score(matrices: str) -> None:
+    config = TrainConfig().with_changes(matrices=matrices, **TINY).model
+    with _stores() as stores, Team(1) as team:
+        unigram = Noise.from_counts(stores[0].vocabulary.counts).probabilities
+        model = LogBilinear.initialise(config, unigram, 0, 0.1)
+        for store in stores:
+            corpus = corpus_view(store.split("valid"), store)
+            for normalised in (True, False):
+                model.score_positions(corpus, 0, corpus.ids.size, team, normalised)
+        model.predict(np.zeros((1, config.positions), np.int64))
+
+
+def _ngram() -> None:
+    with _stores() as stores, tempfile.TemporaryDirectory() as folder, Team(1) as team:
+        path = Path(folder) / "model.arpa"
+        model, _ = estimate(stores[0], 2)
+        for store in stores:
+            corpus = corpus_view(store.split("valid"), store)
+            model.score_positions(corpus, 0, corpus.ids.size, team)
+        model.log_probabilities_after([0])
+        write_arpa(path, model, stores[0].vocabulary)
+        read_arpa(path)
