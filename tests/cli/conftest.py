@@ -1,6 +1,7 @@
 """Fixtures of the tests of the command line."""
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert main(["prepare", "--train", t, "--valid", t, "--test", t, "--out", str(path / "store")]) == 0
     assert main(["train", str(path / "store"), "--out", str(path / "run"), *QUICK]) == 0
     return path
+
+
+@pytest.fixture(autouse=True)
+def no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No lines of progress in logs, however long the kernels take to compile."""
+    monkeypatch.setattr("ncelm.cli.ui.LOG_SECONDS", math.inf)
 
 
 @pytest.fixture

@@ -280,3 +280,14 @@ def test_closed_streams(redirection, arguments, code):
     assert done.returncode == code
     assert "Traceback" not in done.stderr
     assert done.stderr.count("\n") == (code != 0 and "2>" not in redirection)
+
+
+def test_a_warning_is_one_line():
+    code = (
+        "import warnings; from ncelm.cli import pmi; from ncelm.cli.main import main\n"
+        "pmi.run = lambda arguments: warnings.warn('one\\n two')\n"
+        "main(['pmi', 'train', 'store', '--out', 'x']); warnings.warn('three')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[0] == "ncelm: one two"
+    assert "UserWarning: three" in done.stderr

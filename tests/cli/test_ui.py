@@ -41,6 +41,7 @@ def test_a_bar_on_a_terminal(monkeypatch):
 def test_a_log_has_a_line_now_and_then(monkeypatch):
     """Nothing in the first 30 seconds, then at most one line in 30 seconds, with rate and remaining time."""
     now = 0.0
+    monkeypatch.setattr(ui, "LOG_SECONDS", 30.0)
     monkeypatch.setattr(ui, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
     with ui.progress_bar(desc="reading", unit="B", mininterval=0.0, miniters=1) as bar:
@@ -86,9 +87,12 @@ def test_the_first_compilation_is_announced(monkeypatch, capsys):
     module = ModuleType("ncelm.kernels.compile")
     module.on_compile = callbacks.append
     monkeypatch.setitem(sys.modules, "ncelm.kernels.compile", module)
+    ui.announce_compilation.cache_clear()
+    ui.announce_compilation()
     ui.announce_compilation()
     (callback,) = callbacks
     assert capsys.readouterr().err == ""
     callback("score")
     callback("steps")
     assert capsys.readouterr().err == "ncelm: compiling … (once per machine)\n"
+    ui.announce_compilation.cache_clear()

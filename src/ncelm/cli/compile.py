@@ -2,6 +2,7 @@
 
 import argparse
 import time
+import warnings
 
 from ncelm.cli.ui import add_json, announce_compilation, print_json
 from ncelm.errors import NcelmError
@@ -25,6 +26,12 @@ one version of ncelm and one kind of processor."""
 def run(arguments: argparse.Namespace) -> None:
     """Compile and print what was compiled, the time it took, and the directory of the cache."""
     from ncelm.kernels.compile import cache_directory
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the warning that there is no cache is an error here
+        directory = cache_directory()
+    if directory is None:
+        raise NcelmError("the cache directory is not writable: set NCELM_CACHE_DIR to a directory that is")
     from ncelm.training.precompile import targets
 
     announce_compilation()
@@ -35,11 +42,6 @@ def run(arguments: argparse.Namespace) -> None:
         compiled[name] = round(time.perf_counter() - began, 3)
         if not arguments.json:
             print(f"{compiled[name]:7.1f} s  {name}", flush=True)
-    directory = cache_directory()
-    if directory is None:
-        raise NcelmError(
-            "the compiled kernels are not kept, because no cache directory is writable: set NCELM_CACHE_DIR to one"
-        )
     total = sum(compiled.values())
     if arguments.json:
         print_json({"cache": str(directory), "compiled": compiled, "seconds": round(total, 3)})

@@ -66,7 +66,6 @@ def run(arguments: argparse.Namespace) -> None:
     """Choose and print."""
     from ncelm import completion
 
-    announce_compilation()
     # a sentence may be too long for a Path
     is_file = os.path.exists(arguments.questions)  # noqa: PTH110
     if completion.GAP.search(arguments.questions) and not is_file:
@@ -87,6 +86,7 @@ def _fill(arguments: argparse.Namespace) -> None:
     if arguments.answers:
         raise NcelmError("--answers goes with a file of questions, not with a sentence")
     scorer = load_scorer(arguments.run, arguments.threads)
+    announce_compilation()
     if arguments.choices is None:
         found = completion.most_likely(scorer, arguments.questions, arguments.count)
     else:
@@ -113,6 +113,7 @@ def _answer(arguments: argparse.Namespace) -> None:
     questions = completion.read_questions(Path(arguments.questions))
     answers = completion.read_answers(arguments.answers, questions) if arguments.answers else None
     scorer = load_scorer(arguments.run, arguments.threads)
+    announce_compilation()
     with progress_bar(unit=" questions", desc="answering") as bar:
         both = completion.rank_both(scorer, questions, show(bar))
     rankings = completion.select_rankings(both, not arguments.unnormalised)

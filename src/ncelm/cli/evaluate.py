@@ -42,8 +42,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     if arguments.file is not None and (arguments.store or arguments.split != "test"):
         raise NcelmError("give either --file, or --split and --store, not both")
-    announce_compilation()
     lm = LanguageModel.load(arguments.run, arguments.threads)
+    announce_compilation()
     if arguments.file is not None:
         result = lm.evaluate(read_lines(arguments.file, arguments.encoding))
         what = str(arguments.file)

@@ -5,10 +5,11 @@ import io
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
 from ncelm import __version__
 from ncelm.errors import NcelmError
@@ -44,7 +45,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return 0, 2 for an error that the user can correct, or 130 for Ctrl-C."""
     arguments = sys.argv[1:] if arguments is None else arguments
     _prepare_output()
-    with _interrupts_kept() as interrupted:
+    with _interrupts_kept() as interrupted, warnings.catch_warnings():
+        warnings.showwarning = _show_warning
         try:
             return _run(arguments)
         except Exception:
@@ -120,6 +122,18 @@ def _stopped(message: str = "") -> int:
 def _fail(message: str) -> int:
     _print_error(" ".join(message.split()))
     return 2
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """Print a warning as one line; the arguments are those of `warnings.showwarning`."""
+    _print_error(" ".join(str(message).split()))
 
 
 def _print_error(message: str) -> None:

@@ -58,8 +58,8 @@ def run(arguments: argparse.Namespace) -> None:
     from ncelm.language_model import LanguageModel
     from ncelm.text.readers import read_line_blocks, shard_range
 
-    announce_compilation()
     lm = LanguageModel.load(arguments.run, arguments.threads)
+    announce_compilation()
     if lm.two_sided:
         warn(
             "this model sees both sides of a word: the results are sums of log P(word | both sides), not "

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,16 +123,14 @@ def read_metrics(run: Path) -> list[dict[str, Any]]:
     return Metrics(run / METRICS).read()
 
 
+@cache
 def announce_compilation() -> None:
-    """Print one line when the first kernel of this process is compiled: it may take half a minute."""
-    # TODO: remove the guard when the hook exists
-    try:
-        from ncelm.kernels.compile import on_compile
-    except ImportError:
-        return
+    """Print one line when the first kernel of this process is compiled, which may take half a minute."""
+    from ncelm.kernels.compile import on_compile
+
     announced = False
 
-    def announce(*_: object) -> None:
+    def announce(kernel: str) -> None:
         nonlocal announced
         if not announced:
             announced = True
@@ -190,8 +189,8 @@ def show(bar: "tqdm[Any]") -> Callable[[int, int | None], None]:
 def show_training(bar: "tqdm[Any]", at: "Progress", prefix: str = "") -> None:
     """Move a bar to the position of a training run; show the loss and the last validation perplexity."""
     bar.total = at.epochs * at.words_per_epoch
-    bar.update((at.epoch - 1) * at.words_per_epoch + at.words - bar.n)
     bar.set_description(f"{prefix}epoch {at.epoch}/{at.epochs} loss {at.loss:.3f}", refresh=False)
+    bar.update((at.epoch - 1) * at.words_per_epoch + at.words - bar.n)
     if at.metrics and "valid_perplexity" in at.metrics:
         bar.set_postfix_str(
             f"perplexity {at.metrics['valid_perplexity']:.1f}, log Z {at.metrics['valid_log_z_mean']:+.2f}"
