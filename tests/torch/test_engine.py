@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
-torch.set_num_threads(1)  # tensors are small
 
 from safetensors.numpy import load_file  # noqa: E402
 from tests.helpers import model_bytes, refused  # noqa: E402
@@ -42,8 +41,21 @@ def store(cycle_store):
     return cycle_store
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("loss", LOSSES)
+def is_fast(architecture, loss):
+    """Return whether a combination is in the fast subset: each loss with an output layer and with scores only."""
+    return architecture in ("feed-forward", "maximum-entropy") or loss == "nce"
+
+
+def combinations(losses):
+    """Return all architectures with all losses as parameters of a test."""
+    return [
+        pytest.param(architecture, loss, marks=() if is_fast(architecture, loss) else pytest.mark.slow)
+        for architecture in ARCHITECTURES
+        for loss in losses
+    ]
+
+
+@pytest.mark.parametrize(("architecture", "loss"), combinations(LOSSES))
 def test_every_model_learns_with_every_loss(store, tmp_path, architecture, loss):
     """A word is followed by the next of a cycle with probability 0.81: perplexity 4.8 is possible, unigrams have 20."""
     options = {"engine": "torch", "context": 2, "epochs": 6, **SMALL, **LOSSES[loss]}
@@ -149,8 +161,7 @@ def test_adam_continues_from_its_arrays():
         assert array.tobytes() == split[0].arrays()[name].tobytes()
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
-@pytest.mark.parametrize("loss", ["nce", "ml"])
+@pytest.mark.parametrize(("architecture", "loss"), combinations(["nce", "ml"]))
 def test_every_model_learns_with_adam(store, tmp_path, architecture, loss):
     options = SMALL | {"learning_rate": 0.02, "matrix_lr_scale": 0.5, **LOSSES[loss]}
     if loss == "ml":
@@ -193,7 +204,7 @@ def test_a_stopped_run_continues_to_the_same_bytes(store, tmp_path, architecture
 
 
 def test_a_run_is_not_resumed_with_another_architecture(store, tmp_path):
-    train(store, tmp_path / "run", architecture="feed-forward", context=2, epochs=1, **SMALL)
+    train(store, tmp_path / "run", architecture="feed-forward", context=2, epochs=1, threads=1, **SMALL)
     with pytest.raises(NcelmError, match="with `architecture` feed-forward, not lstm"):
         train(store, tmp_path / "run", architecture="lstm", context=2, epochs=1, resume=True, **SMALL)
 
@@ -253,7 +264,7 @@ def test_commands_work_with_every_model(store, tmp_path, architecture, capsys):
     words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
     out = str(tmp_path / "run")
     command = ["train", str(store.path), "--out", out, "--model", architecture, "--epochs", "2", "--context", "2"]
-    assert main([*command, *words, "--json"]) == 0
+    assert main([*command, *words, "--threads", "1", "--json"]) == 0
     trained = json.loads(capsys.readouterr().out)
     assert main(["evaluate", out, "--split", "valid", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["perplexity"] == pytest.approx(trained["valid_perplexity"], rel=1e-5)
@@ -275,7 +286,7 @@ def test_commands_work_with_every_model(store, tmp_path, architecture, capsys):
 
 
 def test_a_damaged_model_is_rejected(store, tmp_path, capsys):
-    train(store, tmp_path / "run", architecture="lstm", epochs=1, **SMALL)
+    train(store, tmp_path / "run", architecture="lstm", epochs=1, threads=1, **SMALL)
     model = tmp_path / "run" / run.MODEL
     content = model.read_bytes()
     model.write_bytes(content[: len(content) // 2])

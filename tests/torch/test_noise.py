@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
-torch.set_num_threads(1)  # tensors are small
 
 from ncelm import noise as core  # noqa: E402
 from ncelm.text.prepare import prepare  # noqa: E402
