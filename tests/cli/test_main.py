@@ -291,3 +291,10 @@ def test_a_warning_is_one_line():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[0] == "ncelm: one two"
     assert "UserWarning: three" in done.stderr
+
+
+def test_all_public_names_exist():
+    import ncelm
+
+    assert all(getattr(ncelm, name) is not None for name in ncelm.__all__)
+    assert set(ncelm.__all__) <= set(dir(ncelm))
