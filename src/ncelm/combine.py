@@ -95,7 +95,7 @@ def _checked_weights(weights: Sequence[float], components: int) -> np.ndarray:
             f"`weights` are {' '.join(f'{w:g}' for w in weights)}: give one for each of the {components} runs, not "
             "negative, with a sum of 1"
         )
-    return values / values.sum()
+    return values / float(values.sum())
 
 
 def _learned_weights(

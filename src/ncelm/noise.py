@@ -129,7 +129,8 @@ class BigramNoise:
         """Return log Pn(w | before) of every word, (V,)."""
         followers = self.followers[self.offsets[before] : self.offsets[before + 1]]
         counts = np.bincount(followers, minlength=self.unigram.probabilities.size)  # n(v, w), (V,)
-        return np.log(counts + self.smoothing * self.unigram.probabilities) - np.log(followers.size + self.smoothing)
+        weights: npt.NDArray[np.float64] = counts + self.smoothing * self.unigram.probabilities
+        return np.log(weights) - float(np.log(followers.size + self.smoothing))
 
     def table(self, k: int) -> records.BigramNoiseTable:
         """Return the distribution in the form that compiled code accepts, for k noise samples."""

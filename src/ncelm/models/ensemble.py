@@ -81,7 +81,8 @@ def learn_weights(scores: np.ndarray, answers: np.ndarray) -> np.ndarray:
 
     n = scores.shape[2]
     found = minimize(loss, np.full(n, 1.0 / n), jac=True, method="L-BFGS-B", bounds=[(0.0, None)] * n)
-    return found.x / scale
+    weights: np.ndarray = found.x / scale
+    return weights
 
 
 def cross_validated_accuracy(scores: np.ndarray, answers: np.ndarray, folds: int = 5) -> float:

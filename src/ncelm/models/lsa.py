@@ -71,7 +71,8 @@ class Lsa:
 
     def _sum(self, words: list[str]) -> np.ndarray:
         """Return the sum of the vectors of words, (d,)."""
-        return self.unit_vectors[self.vocabulary.encode(words)].sum(axis=0)
+        total: np.ndarray = self.unit_vectors[self.vocabulary.encode(words)].sum(axis=0)
+        return total
 
     def vectors(self, table: Table = "context") -> np.ndarray:
         """Return the word vectors, (V, d). There is only one table."""
@@ -169,7 +170,8 @@ def decompose(
         products += 1
         if progress:
             progress(products)
-        return matrix @ (transposed @ x)
+        product: np.ndarray = matrix @ (transposed @ x)
+        return product
 
     size = matrix.shape[0]
     start = np.random.default_rng(seed).standard_normal(size).astype(np.float32)
@@ -179,4 +181,5 @@ def decompose(
     vectors = left[:, ::-1]
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     nonzero = norms > 1e-6 * norms.max()
-    return np.divide(vectors, norms, out=np.zeros_like(vectors), where=nonzero).astype(np.float32)
+    unit: np.ndarray = np.divide(vectors, norms, out=np.zeros_like(vectors), where=nonzero)
+    return unit.astype(np.float32)

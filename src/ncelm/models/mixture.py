@@ -36,7 +36,8 @@ class Mixture:
     def _interpolate(self, logs: np.ndarray) -> np.ndarray:
         """Return log Σ_i λ_i P_i of log P_i: (components, n) → (n,)."""
         with np.errstate(divide="ignore"):  # a weight may be 0
-            return np.logaddexp.reduce(logs + np.log(self.weights)[:, None], axis=0)
+            mixed: np.ndarray = np.logaddexp.reduce(logs + np.log(self.weights)[:, None], axis=0)
+        return mixed
 
 
 def log_probabilities(
@@ -59,11 +60,12 @@ def learn_weights(logs: np.ndarray, tolerance: float = 1e-7, max_iterations: int
     >>> learn_weights(np.log([[0.9, 0.9, 0.1], [0.1, 0.1, 0.9]])).round(3).tolist()
     [0.708, 0.292]
     """
-    weights = np.full(len(logs), 1.0 / len(logs))
+    weights: np.ndarray = np.full(len(logs), 1.0 / len(logs))
     for _ in range(max_iterations):
         joint = logs + np.log(weights)[:, None]
         responsibilities = np.exp(joint - np.logaddexp.reduce(joint, axis=0))  # (components, n), E step
         previous, weights = weights, np.maximum(responsibilities.mean(axis=1), 1e-300)  # M step
         if np.abs(weights - previous).max() < tolerance:
             break
-    return weights / weights.sum()
+    normalized: np.ndarray = weights / weights.sum()
+    return normalized

@@ -104,9 +104,10 @@ class Pmi:
         together = np.array([self._cooccurrences(v)[columns] for v in rows.tolist()])  # n_vw
         together = together.reshape(rows.size, columns.size)
         expected = counts[rows][:, None] * counts[columns][None, :] / (self.sentence_begins.size - 1)
-        ratio = np.divide(together, expected, out=np.ones(together.shape), where=together > expected)
+        ratio: np.ndarray = np.divide(together, expected, out=np.ones(together.shape), where=together > expected)
         ratio[rows[:, None] == columns[None, :]] = 1.0
-        return np.log(ratio)
+        np.log(ratio, out=ratio)
+        return ratio
 
     def _cooccurrences(self, word: int) -> np.ndarray:
         """Return n_vw of this word v and every word w: the number of sentences that contain both, (V,)."""

@@ -87,4 +87,5 @@ def _probabilities(proposal: ProposalModel | None, words: Vocabulary, before: np
     """Return the weight of each word as a candidate after the words `before`, (V,)."""
     if proposal is None:
         return words.counts.astype(np.float64)
-    return np.exp(proposal.model.distribution(before, before[:0], pad_id))
+    weights: np.ndarray = np.exp(proposal.model.distribution(before, before[:0], pad_id))
+    return weights

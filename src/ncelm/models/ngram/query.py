@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_ORDER = 10
 LOG_ZERO = np.float32(-99.0)  # log10 of the probability of <s>, and of words without one, as in ARPA files
+LN_10 = float(np.log(10.0))
 MAX_LOG = 1e4  # absolute values of logarithms are below this
 # Arrays of a model file. int64 first, so that each array is aligned to the size of its items.
 ARRAYS = {"children": "int64", "words": "int32", "log_probabilities": "float32", "log_backoffs": "float32"}
@@ -68,7 +69,7 @@ class NGramModel:
         out = np.empty(last - first, np.float64)
         ids, within_sentence, end_id, pad_id = corpus.ids, corpus.within_sentence, corpus.end_id, corpus.pad_id
         team.run(kernels.score_positions, 1, self.view(), ids, within_sentence, end_id, pad_id, first, last, out)
-        return out * np.log(10.0), np.zeros(last - first)
+        return out * LN_10, np.zeros(last - first)
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
         """Return log P(w|h) of every word, (V,), after the words `before`; `after` is ignored."""
@@ -80,7 +81,7 @@ class NGramModel:
 
         out = np.empty(self.counts[0] - 1, np.float64)
         kernels.distribution(self.view(), np.asarray(history, np.int64), out)
-        return out * np.log(10.0)
+        return out * LN_10
 
 
 def _read_only(array: np.ndarray) -> np.ndarray:
