@@ -1,1 +1,1 @@
-"""From text files to token stores."""
+"""Text files to token stores: readers, sentence splitting, tokenization, vocabulary."""

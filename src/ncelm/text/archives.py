@@ -1,4 +1,4 @@
-"""Files out of archives, works of Project Gutenberg out of their wrappings: plain files, for `tokenising` to read."""
+"""Extraction of texts from tar archives, and of works from Project Gutenberg files."""
 
 import gzip
 import tarfile
@@ -12,67 +12,74 @@ from typing import IO, cast
 
 from ncelm.errors import NcelmError
 from ncelm.io.files import atomic_write, read_bytes, write_errors
-from ncelm.text.gutenberg import strip
+from ncelm.text.gutenberg import strip_boilerplate
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
-MOST_BYTES = 1 << 30  # of one file in an archive: more is no text of anybody's, but a trap
-MOST_WORK_BYTES = 100 << 20  # of one work of Project Gutenberg, which is read whole
+MAX_MEMBER_BYTES = 1 << 30  # of one file in an archive; a larger one is not a text but an attack
+MAX_WORK_BYTES = 100 << 20  # of one Project Gutenberg file, which is held in memory
 REPORT = "works.tsv"
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
 
-OnBytes = Callable[[int, int], None]  # hears how many bytes of how many have been read
+Progress = Callable[[int, int], None]  # called with the number of bytes read so far, and of all bytes
 
 
 @dataclass(frozen=True)
 class WorkReport:
-    """What was done to one file, for a person to check."""
+    """One line of the report: what was removed from a Project Gutenberg file."""
 
     file: str
     encoding: str
     characters: int  # kept
-    header_lines: int  # taken off
+    header_lines: int  # removed
     footer_lines: int
-    header_mark: str  # the line by which the header was known; empty if none was found
-    footer_mark: str
-    first_line: str  # of what was kept
+    header_mark: str  # the last line of the header; empty if no header was found
+    footer_mark: str  # the first line of the footer
+    first_line: str  # of the work
     last_line: str
-    skipped: str = ""  # why the file was left out
+    skipped: str = ""  # the reason if the file was skipped
 
 
 def is_archive(path: Path) -> bool:
-    """Does its name say so?"""
+    """Return whether the name of a file is that of a tar archive."""
     return path.name.lower().endswith(ARCHIVES)
 
 
-def unpack(
+def extract_texts(
     paths: list[Path],
     out: Path,
     *,
     gutenberg: bool,
     encoding: str,
     skip_broken: bool,
-    progress: OnBytes | None = None,
+    progress: Progress | None = None,
 ) -> tuple[list[Path], list[WorkReport]]:
-    """Write every file, and every file of every archive, to the folder `out`; return them in the order of their names.
+    """Copy all files, and all files in archives, to a folder; return the copies, sorted by name, and the reports.
 
-    With `gutenberg` they are stripped and become UTF-8, and each has its report; otherwise they are as they were.
+    Args:
+        paths: files and tar archives.
+        out: the folder.
+        gutenberg: remove headers and footers, convert to UTF-8, and report on each file.
+        encoding: with `gutenberg`, the encoding of the files; those that cannot be decoded are read as latin-1.
+        skip_broken: with `gutenberg`, skip files that are empty or binary instead of raising an error.
+        progress: called with the number of bytes read so far, and of all bytes.
     """
-    total, before = sum(path.stat().st_size for path in paths), 0
+    total, done = sum(path.stat().st_size for path in paths), 0
     found: dict[str, Path] = {}
     reports = []
     for path in paths:
         with _reading(path), path.open("rb") as raw:
             for name, file in _files_of(path, raw):
-                target = out / f"{len(found)}{'.txt' if gutenberg else Path(name).suffix}"  # .gz is unpacked later
+                suffix = ".txt" if gutenberg else Path(name).suffix  # .gz is decompressed by the reader
+                target = out / f"{len(found)}{suffix}"
                 if gutenberg:
-                    reports.append(_unwrap(name, file, target, encoding, skip_broken))
+                    reports.append(_strip(name, file, target, encoding, skip_broken))
                 else:
                     _copy(file, target)
                 if target.exists():
                     found[name] = target
                 if progress:
-                    progress(before + raw.tell(), total)
-        before += path.stat().st_size
+                    progress(done + raw.tell(), total)
+        done += path.stat().st_size
     if not found:
         raise NcelmError(f"there are no texts in {', '.join(map(str, paths[:3]))}: give files, folders or tar archives")
     return [found[name] for name in sorted(found)], sorted(reports, key=lambda report: report.file)
@@ -80,18 +87,18 @@ def unpack(
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn what can go wrong while reading `path` into one clear line."""
+    """Turn exceptions raised while reading `path` into an `NcelmError` of one line."""
     try:
         yield
     except (tarfile.TarError, gzip.BadGzipFile, EOFError, LZMAError, zlib.error) as error:
-        what = "no tar archive" if is_archive(path) else "not packed by gzip"
+        what = "not a tar archive" if is_archive(path) else "not a gzip file"
         raise NcelmError(f"{path} is damaged or {what} ({error}): copy it again") from error
     except OSError as error:
         raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _files_of(path: Path, raw: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
-    """A file itself, or the files of an archive: name and content."""
+    """Yield the name and the content of a file, or of each file in an archive."""
     if is_archive(path):
         with tarfile.open(fileobj=raw) as archive:
             yield from _members(path, archive)
@@ -100,38 +107,43 @@ def _files_of(path: Path, raw: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
 
 
 def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, IO[bytes]]]:
-    """The files of an archive that are not hidden, as they come: nothing is extracted by its own name."""
+    """Yield the name and the content of each file in an archive that is not hidden.
+
+    The names are used in messages only, never as paths: an archive cannot write outside of the folder.
+    """
     for member in archive:
         hidden = any(part.startswith((".", "__MACOSX")) for part in Path(member.name).parts)
         if hidden or not member.isfile():
             continue
-        if member.size > MOST_BYTES:
-            raise NcelmError(f"{path}: {member.name!r} has {member.size:,} bytes: that is no text")
+        if member.size > MAX_MEMBER_BYTES:
+            raise NcelmError(
+                f"{path}: {member.name!r} has {member.size:,} bytes, more than {MAX_MEMBER_BYTES:,}: it is not a text"
+            )
         content = archive.extractfile(member)
         assert content is not None
         yield f"{path.name}/{member.name}", content
 
 
 def _copy(file: IO[bytes], target: Path) -> None:
-    while block := file.read(_BLOCK):
+    while block := file.read(_BLOCK_BYTES):
         with write_errors(target), target.open("ab") as out:
             out.write(block)
 
 
-def _unwrap(name: str, file: IO[bytes], target: Path, encoding: str, skip_broken: bool) -> WorkReport:
-    """Strip one work of Project Gutenberg and write it as UTF-8."""
-    content = file.read(MOST_WORK_BYTES + 1)
+def _strip(name: str, file: IO[bytes], target: Path, encoding: str, skip_broken: bool) -> WorkReport:
+    """Write one work to `target` in UTF-8, without header and footer, and return its report."""
+    content = file.read(MAX_WORK_BYTES + 1)
     fault = _fault(content)
     text = ""
     if not fault:
         text, encoding = _decode(content, encoding)
         text = text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-        text = text.replace("\x1a", "\n")  # DOS's end of file, where files were put together
-    work = strip(text)
+        text = text.replace("\x1a", "\n")  # the end-of-file character of DOS, where files were concatenated
+    work = strip_boilerplate(text)
     if not fault and not work.text.strip():
-        fault = "nothing is left when header and footer are taken off"
+        fault = "nothing is left after header and footer are removed"
     if fault and not skip_broken:
-        raise NcelmError(f"{name}: {fault}: take it away, or pass --skip-broken")
+        raise NcelmError(f"{name}: {fault}: remove it, or pass `skip_broken`")
     lines = [line for line in (work.text[:2000].splitlines() or [""]) if line.strip()]
     last = [line for line in (work.text[-2000:].splitlines() or [""]) if line.strip()]
     if not fault:
@@ -152,18 +164,18 @@ def _unwrap(name: str, file: IO[bytes], target: Path, encoding: str, skip_broken
 
 
 def _fault(content: bytes) -> str:
-    """What is wrong with a file, if anything."""
+    """Return the reason why a file cannot be used; empty if it can."""
     if not content.strip():
         return "the file is empty"
-    if len(content) > MOST_WORK_BYTES:
-        return f"the file is larger than {MOST_WORK_BYTES >> 20} MB, which no work is"
+    if len(content) > MAX_WORK_BYTES:
+        return f"the file is larger than {MAX_WORK_BYTES >> 20} MB"
     if b"\0" in content:
         return "the file is binary (it has NUL bytes)"
     return ""
 
 
 def _decode(content: bytes, encoding: str) -> tuple[str, str]:
-    """By the encoding, and where it does not fit, by latin-1, in which the old files are; and which it was."""
+    """Return the text and its encoding: `encoding`, or latin-1 if the content cannot be decoded by it."""
     try:
         return content.decode(encoding), encoding
     except UnicodeDecodeError:
@@ -174,14 +186,14 @@ def _decode(content: bytes, encoding: str) -> tuple[str, str]:
 
 
 def write_report(path: Path, reports: list[WorkReport]) -> None:
-    """Write a line for each work, with tabs between fields; the first line names them."""
+    """Write tab-separated values: one line per work, after a line with the names of the fields."""
     rows = [[field.name for field in fields(WorkReport)], *(map(str, astuple(report)) for report in reports)]
     with atomic_write(path) as file:
         file.write("".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows).encode())
 
 
 def summary(store: Path) -> dict[str, int]:
-    """How many works a store was made from, and how many of them had no header, no footer, or were skipped."""
+    """Return the number of works in a store, of those without header or footer, and of those skipped."""
     lines = read_bytes(store / REPORT).decode().splitlines()
     names = lines[0].split("\t")
     rows = [dict(zip(names, line.split("\t"), strict=False)) for line in lines[1:]]

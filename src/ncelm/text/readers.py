@@ -1,8 +1,7 @@
-"""Text files to lines, paragraphs and words. Nothing here knows word ids.
+"""Text files as streams of lines or paragraphs.
 
-Two kinds of text come in: pre-tokenised files, one sentence a line (`read_lines`), and prose, whose
-paragraphs end at blank lines (`read_prose`); `sentences` cuts those into sentences.
-Files are streamed: whatever their size, and however odd, only a bounded piece of them is in memory.
+`read_lines` reads text with one sentence per line, `read_prose` text whose paragraphs end at blank lines. Memory is
+bounded for files of any size and content.
 """
 
 import codecs
@@ -20,24 +19,23 @@ from ncelm.errors import NcelmError
 from ncelm.text.sentences import BLANK_LINE
 
 MAX_SENTENCE_WORDS = 1_000_000
-MAX_LINE_CHARACTERS = 16_000_000  # a str takes up to 4 bytes a character: 64 MB
+MAX_LINE_CHARACTERS = 16_000_000  # 64 MB: a str takes up to 4 bytes per character
 BLOCK_BYTES = 1 << 20
 STANDARD_INPUT = Path("-")
 MAX_PARAGRAPH_CHARACTERS = 4 << 20
 
-# Encodings in which the bytes 10 and 13 are always line ends, so that a file can be cut at them unread.
+# Encodings in which the bytes 10 and 13 are always line ends, so that a file can be cut there without decoding.
 _CUTTABLE = re.compile(r"utf-8|ascii|iso8859-\d+|cp125\d|koi8-[a-z]")
 
-OnBytes = Callable[[int], None]
+OnBytes = Callable[[int], None]  # called with the number of bytes that were just read from disk
 
 
-# ---------------------------------------------------------------------------------------------------------
-# Files
+# -- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_lines(path: Path | str, encoding: str = "utf-8", **where: Any) -> Iterator[str]:
-    """Yield the lines of `read_line_blocks` one by one."""
-    for lines in read_line_blocks(path, encoding, **where):
+def read_lines(path: Path | str, encoding: str = "utf-8", **options: Any) -> Iterator[str]:
+    """Yield lines one by one. The arguments are those of `read_line_blocks`."""
+    for lines in read_line_blocks(path, encoding, **options):
         yield from lines
 
 
@@ -50,20 +48,27 @@ def read_line_blocks(
     on_bytes: OnBytes | None = None,
     keep_blank: bool = False,
 ) -> Iterator[list[str]]:
-    r"""Yield the lines of a text file, without their line ends, as they come in; blank ones only if `keep_blank`.
+    r"""Yield lists of lines of a text file, without line ends.
 
-    Lines end at \n, \r\n or \r and at nothing else; a byte order mark is skipped; `.gz` is unpacked; the path
-    "-" is standard input. `start` and `stop` read only the bytes between them (see `byte_ranges`); `on_bytes` hears
-    how many bytes each read took from the disk.
+    Lines end at \n, \r\n or \r only. A byte order mark is skipped. Files `.gz` are decompressed. The path "-" is
+    standard input, of which lines are yielded as soon as they can be read.
+
+    Args:
+        path: the file.
+        encoding: of the file.
+        start: the offset of the first byte to read (see `byte_ranges`).
+        stop: the offset after the last byte to read; None for the end of the file.
+        on_bytes: called with the number of bytes of each read from disk.
+        keep_blank: yield blank lines too.
     """
     path = Path(path)
     number = 0
     rest = ""
 
-    def wanted(line: str) -> bool:
-        # Counting words costs time, and a line of so many has at least one character and one blank for each.
+    def is_kept(line: str) -> bool:
+        # A word takes at least one character and one blank: the words of short lines need not be counted.
         if len(line) >= 2 * MAX_SENTENCE_WORDS and _has_too_many_words(line):
-            raise _endless(path, _line(path, start, number), f"{MAX_SENTENCE_WORDS:,} words")
+            raise _line_too_long(path, _line(path, start, number), f"{MAX_SENTENCE_WORDS:,} words")
         return keep_blank or not (line.isspace() or line == "")
 
     for text in _decoded(path, encoding, start, stop, on_bytes):
@@ -72,14 +77,14 @@ def read_line_blocks(
         block = []
         for line in lines:
             number += 1
-            if wanted(line):
+            if is_kept(line):
                 block.append(line)
         if block:
             yield block
         if len(rest) > MAX_LINE_CHARACTERS:
-            raise _endless(path, _line(path, start, number + 1), f"{MAX_LINE_CHARACTERS:,} characters")
+            raise _line_too_long(path, _line(path, start, number + 1), f"{MAX_LINE_CHARACTERS:,} characters")
     number += 1
-    if rest and wanted(rest):
+    if rest and is_kept(rest):
         yield [rest]
 
 
@@ -91,14 +96,14 @@ def read_prose(
     stop: int | None = None,
     on_bytes: OnBytes | None = None,
 ) -> Iterator[str]:
-    """Yield a prose file in chunks of about 1 MB that end where a paragraph ends.
+    """Yield the text of a prose file in chunks of about 1 MB that end with a paragraph.
 
-    A paragraph of more than 4 million characters (a file without blank lines, say) is cut at white space,
-    which may cut one sentence in two. The other arguments are those of `read_lines`.
+    A paragraph of more than 4 million characters, as in a file without blank lines, is cut at white space, which may be
+    inside a sentence. The arguments are those of `read_line_blocks`.
     """
     rest = ""
     for text in _decoded(Path(path), encoding, start, stop, on_bytes):
-        rest += text.replace("\x1a", " ")  # Ctrl-Z, DOS's end-of-file mark, is no word
+        rest += text.replace("\x1a", " ")  # Ctrl-Z, the end-of-file character of DOS
         cut = max((blank.end() for blank in BLANK_LINE.finditer(rest)), default=0)
         if not cut and len(rest) > MAX_PARAGRAPH_CHARACTERS:
             cut = max(rest.rfind("\n"), rest.rfind(" ")) + 1 or len(rest)
@@ -110,10 +115,10 @@ def read_prose(
 
 
 def byte_ranges(path: Path | str, encoding: str, size: int, *, at_blank_lines: bool) -> list[tuple[int, int | None]]:
-    """Cut a large file into (start, stop) ranges of about `size` bytes that can be read independently.
+    """Return ranges (start, stop) of about `size` bytes that cover a file and can be read independently.
 
-    Ranges end at line ends, or at blank lines for prose. A file that is packed, or in an encoding whose
-    bytes cannot be cut so, is one range; the last range's stop is None: it goes on to the file's end.
+    Ranges end at line ends, or at blank lines for prose. A compressed file, or one in an encoding whose line ends are
+    not single bytes, is one range. The stop of the last range is None, the end of the file.
     """
     path = Path(path)
     total = file_size(path)
@@ -130,18 +135,18 @@ def byte_ranges(path: Path | str, encoding: str, size: int, *, at_blank_lines: b
 
 
 def shard_range(path: Path | str, encoding: str, number: int, shards: int) -> tuple[int, int | None]:
-    """Where the number-th of so many parts of a file of lines starts and stops; together they are the file.
+    """Return (start, stop) of shard `number` of `shards` of a file of lines; all shards together are the file.
 
-    Parts are numbered from 1. Those of a small file may be empty: they stop where they start.
+    Shards are numbered from 1. Shards of a small file may be empty (start equals stop).
     """
     if str(path) == "-" or Path(path).suffix == ".gz" or not _CUTTABLE.fullmatch(_codec(encoding)):
-        raise NcelmError(f"{path} cannot be read in parts: --shard is for files that are not packed, in utf-8 or so")
+        raise NcelmError(f"{path} cannot be read in shards: give an uncompressed file in UTF-8 or a similar encoding")
     ranges = byte_ranges(path, encoding, max(-(-file_size(Path(path)) // shards), 1), at_blank_lines=False)
     return ranges[number - 1] if number <= len(ranges) else (0, 0)
 
 
 def file_size(path: Path) -> int:
-    """Return the bytes of a file that is there and is a file, or say what is wrong."""
+    """Return the size of a file in bytes; raise an error if it is not a file."""
     with _reading(path):
         if path.is_dir():
             raise NcelmError(f"{path} is a folder, not a text file")
@@ -149,14 +154,14 @@ def file_size(path: Path) -> int:
 
 
 def check_encoding(encoding: str) -> None:
-    """Refuse an encoding that Python does not know."""
+    """Raise an error if Python does not know an encoding."""
     _codec(encoding)
 
 
 def _codec(encoding: str) -> str:
-    """Return Python's own name for an encoding."""
+    """Return Python's name for an encoding."""
     try:
-        "".encode(encoding)  # refuses what is a codec but not for text, such as "hex"
+        "".encode(encoding)  # raises LookupError for codecs that are not for text, such as "hex"
         return codecs.lookup(encoding).name
     except (LookupError, ValueError):
         raise NcelmError(f"there is no text encoding {encoding!r}: try utf-8, latin-1, cp1252 or utf-16") from None
@@ -164,7 +169,7 @@ def _codec(encoding: str) -> str:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn what can go wrong while reading `path` into one clear line."""
+    """Turn exceptions raised while reading `path` into an `NcelmError` of one line."""
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
@@ -172,15 +177,15 @@ def _reading(path: Path) -> Iterator[None]:
     except IsADirectoryError:
         raise NcelmError(f"{path} is a folder, not a text file") from None
     except EOFError:
-        raise NcelmError(f"{path} is truncated (its packed data ends early): fetch it anew") from None
+        raise NcelmError(f"{path} is truncated (the compressed data ends early): copy it again") from None
     except (gzip.BadGzipFile, zlib.error):
-        raise NcelmError(f"{path} is not a gzip file, or is damaged: fetch it anew") from None
+        raise NcelmError(f"{path} is not a gzip file, or is damaged: copy it again") from None
     except OSError as error:
         raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _decoded(path: Path, encoding: str, start: int, stop: int | None, on_bytes: OnBytes | None) -> Iterator[str]:
-    r"""Yield a file's text in blocks, with every line end made \n, or say why it is not text."""
+    r"""Yield the text of a file in blocks, in which all line ends are \n."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(_codec(encoding))(), translate=True)
     lines = 0
     first = start == 0
@@ -191,8 +196,8 @@ def _decoded(path: Path, encoding: str, start: int, stop: int | None, on_bytes: 
             if b"\0" in block:
                 raise _binary(path) from None
             raise _undecodable(path, encoding, start, lines, error) from None
-        except UnicodeError as error:  # what some encodings raise instead
-            raise NcelmError(f"{path} is not {encoding} ({error}): pass the right --encoding") from None
+        except UnicodeError as error:  # raised by some encodings
+            raise NcelmError(f"{path} is not {encoding} ({error}): pass the right `encoding`") from None
         if "\0" in text:
             raise _binary(path)
         lines += text.count("\n")
@@ -202,40 +207,40 @@ def _decoded(path: Path, encoding: str, start: int, stop: int | None, on_bytes: 
 
 
 def _blocks(path: Path, start: int, stop: int | None, on_bytes: OnBytes | None) -> Iterator[bytes]:
-    """Yield a file's bytes in blocks, then one empty block."""
+    """Yield the bytes of a file in blocks, and an empty block at the end."""
     if path == STANDARD_INPUT:
         if sys.stdin is None:
             raise NcelmError("standard input is closed: give a file, or text through a pipe")
         stdin = cast(io.BufferedReader, sys.stdin.buffer)
-        while block := stdin.read1(BLOCK_BYTES):  # what is there now: answers need not wait for more
+        while block := stdin.read1(BLOCK_BYTES):  # does not wait for a full block
             yield block
         yield b""
         return
     with _reading(path), path.open("rb") as disk:
         if not disk.seekable():
-            raise NcelmError(f"{path} is a pipe, and a text is read more than once: save it to a file first")
+            raise NcelmError(f"{path} is a pipe, but texts are read more than once: save it to a file first")
         disk.seek(start)
         file: IO[bytes] = gzip.GzipFile(fileobj=disk) if path.suffix == ".gz" else disk  # type: ignore[assignment]
         left = float("inf") if stop is None else stop - start
-        reached = start
+        position = start
         while block := file.read(int(min(BLOCK_BYTES, left))):
             left -= len(block)
             if on_bytes:
-                on_bytes(disk.tell() - reached)
-                reached = disk.tell()
+                on_bytes(disk.tell() - position)
+                position = disk.tell()
             yield block
         yield b""
 
 
 def _next_cut(file: IO[bytes], position: int, pattern: bytes) -> int | None:
-    """Return where the first `pattern` at or after `position` ends, or None."""
+    """Return the end of the first match of `pattern` at or after `position`, or None."""
     tail = b""
     file.seek(position)
     while block := file.read(BLOCK_BYTES):
         joined = tail + block
         if found := re.search(pattern, joined):
             return file.tell() - len(joined) + found.end()
-        tail = block[-2:]  # the pattern may lie across two blocks
+        tail = block[-2:]  # a match may begin in one block and end in the next
     return None
 
 
@@ -244,7 +249,7 @@ def _has_too_many_words(line: str) -> bool:
 
 
 def _line(path: Path, start: int, number: int) -> str:
-    """Name for the user, who counts from the top of the file, the line `number` counted from byte `start`."""
+    """Return the name of line `number` after byte `start`, counted from the beginning of the file."""
     if start == 0:
         return f"line {number:,}"
     with _reading(path), path.open("rb") as file:
@@ -254,12 +259,12 @@ def _line(path: Path, start: int, number: int) -> str:
     return f"line {number:,}"
 
 
-def _endless(path: Path, line: str, limit: str) -> NcelmError:
-    return NcelmError(f"{path}, {line}, has more than {limit}: split it into sentences, one a line")
+def _line_too_long(path: Path, line: str, limit: str) -> NcelmError:
+    return NcelmError(f"{path}, {line}, has more than {limit}: split it into sentences, one per line")
 
 
 def _binary(path: Path) -> NcelmError:
-    return NcelmError(f"{path} looks like a binary file (it has NUL bytes): give plain text, best in UTF-8")
+    return NcelmError(f"{path} looks like a binary file (it has NUL bytes): give plain text")
 
 
 def _undecodable(path: Path, encoding: str, start: int, lines: int, error: UnicodeDecodeError) -> NcelmError:
@@ -267,5 +272,5 @@ def _undecodable(path: Path, encoding: str, start: int, lines: int, error: Unico
     number = lines + 1 + len(re.findall("\r\n?|\n", good))
     byte = f"byte 0x{error.object[error.start]:02x} at {_line(path, start, number)}"
     if _codec(encoding) == "utf-8":
-        return NcelmError(f"{path} is not UTF-8 ({byte}): convert it or pass --encoding latin-1")
-    return NcelmError(f"{path} is not {encoding} ({byte}): convert it or pass the right --encoding")
+        return NcelmError(f"{path} is not UTF-8 ({byte}): convert it or pass `encoding` latin-1")
+    return NcelmError(f"{path} is not {encoding} ({byte}): convert it or pass the right `encoding`")

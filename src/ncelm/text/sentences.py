@@ -1,4 +1,4 @@
-"""Prose to sentences, by Punkt (Kiss & Strunk 2006), through NLTK."""
+"""Sentence splitting by Punkt (Kiss & Strunk 2006), as implemented in NLTK."""
 
 import re
 from collections.abc import Iterable
@@ -8,27 +8,32 @@ from typing import Any
 from ncelm.errors import NcelmError
 from ncelm.io.files import read_json, write_json
 
-PIECE_CHARACTERS = 20_000  # Punkt's time grows with the square of the length on text such as ". . . . ."
-PUNKT_TRAINING_CHARACTERS = 5_000_000  # about a million words: half a minute, and Punkt needs no more
+PIECE_CHARACTERS = 20_000  # Punkt takes quadratic time on text such as ". . . . ."
+PUNKT_TRAINING_CHARACTERS = 5_000_000  # about a million words, half a minute; more text does not improve the model
 
 BLANK_LINE = re.compile(r"\n\s*\n")
 
 
 class SentenceSplitter:
-    """Prose to sentences, by Punkt (Kiss & Strunk 2006): unsupervised, for texts in European languages."""
+    """A Punkt model. Punkt is unsupervised and works for European languages.
+
+    >>> splitter = SentenceSplitter.train(["Mr. Smith met Dr. Jones. They spoke. Mr. Smith and Dr. Jones left. "] * 20)
+    >>> splitter.sentences("Mr. Smith came. Dr. Jones left.")
+    ['Mr. Smith came.', 'Dr. Jones left.']
+    """
 
     def __init__(self, parameters: Any) -> None:
         """Take NLTK's `PunktParameters`; users call `english`, `train` or `load`."""
         from nltk.tokenize.punkt import PunktSentenceTokenizer
 
         self._parameters = parameters
-        # Punkt looks up every word it meets; a defaultdict would remember each of them for good.
+        # Punkt looks up every word of a text; NLTK's defaultdict would store each of them.
         parameters.ortho_context = _ZeroIfMissing(parameters.ortho_context)
         self._tokenizer = PunktSentenceTokenizer(parameters)
 
     @classmethod
     def english(cls) -> "SentenceSplitter":
-        """Return NLTK's ready model for English, which must have been downloaded once."""
+        """Return NLTK's model for English, which must be installed."""
         from nltk.tokenize.punkt import PunktTokenizer
 
         try:
@@ -36,18 +41,18 @@ class SentenceSplitter:
         except (LookupError, OSError):
             raise NcelmError(
                 "NLTK's English sentence model is not installed: run `python -m nltk.downloader punkt_tab`, "
-                "or pass --punkt train to learn the sentence ends from your own text, without a download"
+                "or pass `punkt` train to train a model on your own text, without a download"
             ) from None
 
     @classmethod
     def train(cls, chunks: Iterable[str]) -> "SentenceSplitter":
-        """Learn abbreviations and sentence starters from the text itself (its first 5 million characters)."""
+        """Return a model trained on a text, of which the first 5 million characters are used."""
         from nltk.tokenize.punkt import PunktTrainer
 
         trainer = PunktTrainer()
         left = PUNKT_TRAINING_CHARACTERS
         for chunk in chunks:
-            # The trainer runs an expression over each line, under a time limit: no line may be endless.
+            # The trainer matches a regular expression on each line under a time limit: lines must be short.
             lines = (piece for line in chunk[:left].split("\n") for piece in _pieces(line) or [""])
             trainer.train("\n".join(lines), finalize=False)
             left -= len(chunk)
@@ -56,21 +61,21 @@ class SentenceSplitter:
         return cls(trainer.get_params())
 
     def sentences(self, text: str) -> list[str]:
-        """Return the sentences of some paragraphs; a blank line always ends a sentence, a line end never."""
+        """Return the sentences of a text. A blank line always ends a sentence; a line end never does."""
         return [sentence for paragraph in BLANK_LINE.split(text) for sentence in self._paragraph(paragraph)]
 
     def _paragraph(self, text: str) -> list[str]:
-        """Return the sentences of one paragraph, handing it to Punkt in pieces of bounded length."""
+        """Return the sentences of one paragraph, which Punkt splits in pieces of bounded length."""
         found: list[str] = []
         for piece in _pieces(" ".join(text.split())):
-            # The last sentence of the former piece was cut short, unless it is a piece by itself.
+            # The last sentence of the previous piece may be incomplete, unless it fills the piece.
             if found and len(found[-1]) < PIECE_CHARACTERS:
                 piece = f"{found.pop()} {piece}"
             found += self._tokenizer.tokenize(piece)
         return found
 
     def save(self, folder: Path) -> None:
-        """Write the model into `folder`, as punkt.json."""
+        """Write the model to punkt.json in `folder`."""
         parameters = self._parameters
         content = {
             "format": "ncelm-punkt",
@@ -84,7 +89,7 @@ class SentenceSplitter:
 
     @classmethod
     def load(cls, folder: Path) -> "SentenceSplitter":
-        """Read what `save` wrote."""
+        """Return the model that `save` wrote to `folder`."""
         from nltk.tokenize.punkt import PunktParameters
 
         content = read_json(folder / "punkt.json", "sentence model", "ncelm-punkt", 1)
@@ -95,7 +100,7 @@ class SentenceSplitter:
             parameters.sent_starters = {_string(word) for word in content["sentence_starters"]}
             parameters.ortho_context = {w: int(flags) for w, flags in content["orthographic_contexts"].items()}
         except (KeyError, TypeError, ValueError, AttributeError):
-            raise NcelmError(f"{folder / 'punkt.json'} is damaged: prepare the store anew") from None
+            raise NcelmError(f"{folder / 'punkt.json'} is damaged: prepare the store again") from None
         return cls(parameters)
 
 
@@ -111,12 +116,12 @@ def _string(value: object) -> str:
 
 
 def _pieces(text: str) -> list[str]:
-    """Cut a text at blanks into pieces of at most PIECE_CHARACTERS."""
+    """Return a text in pieces of at most PIECE_CHARACTERS, cut at blanks."""
     pieces = []
     start = 0
     while len(text) - start > PIECE_CHARACTERS:
         blank = text.rfind(" ", start + 1, start + PIECE_CHARACTERS)
-        stop = blank if blank > 0 else start + PIECE_CHARACTERS  # a word that long is no word: cut it anywhere
+        stop = blank if blank > 0 else start + PIECE_CHARACTERS  # longer than any word: cut it anywhere
         pieces.append(text[start:stop])
         start = stop + (blank > 0)
     return [*pieces, text[start:]] if start < len(text) else pieces

@@ -1,4 +1,4 @@
-"""How a sentence becomes words."""
+"""Tokenizers: sentences to words."""
 
 import functools
 import re
@@ -12,7 +12,7 @@ Tokenizer = Literal["whitespace", "treebank"]
 
 @dataclass(frozen=True)
 class TextSettings:
-    """How a sentence becomes words; kept with every store and model, so that later text is read alike.
+    """The tokenizer and its options. Stores and models keep them, so that new text is tokenized in the same way.
 
     >>> TextSettings("treebank", lowercase=True).words("They'll come, he said.")
     ['they', "'ll", 'come', ',', 'he', 'said', '.']
@@ -22,16 +22,16 @@ class TextSettings:
     lowercase: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what is neither: a store or a model would be read in another way than it was made."""
+        """Validate the fields."""
         if self.tokenizer not in get_args(Tokenizer):
-            raise NcelmError(f"the tokenizer is {self.tokenizer!r}: it must be {' or '.join(get_args(Tokenizer))}")
+            raise NcelmError(f"`tokenizer` is {self.tokenizer!r}: it must be {' or '.join(get_args(Tokenizer))}")
         if type(self.lowercase) is not bool:
-            raise NcelmError(f"--lowercase is {self.lowercase!r}: it must be True or False")
+            raise NcelmError(f"`lowercase` is {self.lowercase!r}: it must be True or False")
 
     def words(self, sentence: str) -> list[str]:
         """Return the words of one sentence; no word contains white space."""
         if self.tokenizer == "treebank":
-            # Runs of white space go first: one of NLTK's expressions takes quadratic time on them.
+            # One of NLTK's regular expressions takes quadratic time on runs of white space.
             words = _treebank_tokenizer().tokenize(" ".join(sentence.split()))
             return [word.lower() for word in words] if self.lowercase else words
         return sentence.lower().split() if self.lowercase else sentence.split()
@@ -39,10 +39,10 @@ class TextSettings:
 
 @functools.cache
 def _treebank_tokenizer() -> Any:
-    """Return NLTK's Treebank tokenizer, running on the standard library's regular expressions.
+    """Return NLTK's Treebank tokenizer with the regular expressions of the standard library.
 
-    Recent NLTK runs every expression under a time limit. These expressions are linear on a sentence, so the
-    limit only costs: half the speed, and an error that depends on how busy the machine is.
+    Recent versions of NLTK match all regular expressions under a time limit. The limit halves the speed, and its errors
+    depend on the load of the machine. These expressions take linear time on a sentence and need no limit.
     """
     from nltk.tokenize import TreebankWordTokenizer
 

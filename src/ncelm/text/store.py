@@ -1,16 +1,16 @@
-"""The token store: a text as word ids on disk, memory-mapped, and the (context, target) pairs in it.
+"""The token store: a text as memory-mapped word ids, and the contexts and targets in it.
 
-A store is a folder, made by `ncelm.preparing.prepare`:
+A store is a folder made by `ncelm.prepare`:
 
-    store.json         what it is, how it was made, and the size and sha256 of each split
-    vocab.txt          the vocabulary, made from the training split
+    store.json         format, settings, and the size and SHA-256 of each split
+    vocab.txt          the vocabulary of the training split
     punkt.json         the sentence model, if the text was prose
-    train.ids          the ids, little-endian; every sentence is followed by the id of </s>
-    train.sentences    where sentences begin: sentences + 1 little-endian uint64, the last being the end
-    valid.*, test.*    likewise, where there are such splits
+    train.ids          word ids, little-endian uint16 or uint32; the id of </s> follows every sentence
+    train.sentences    offsets of the sentences in train.ids and the number of ids, little-endian uint64
+    valid.*, test.*    the same for the other splits, if there are any
 
-The boundary says what a context may see. "stream": the text is one long stream and contexts run across
-`</s>`. "sentence": a context sees its own sentence only.
+The boundary is "stream", where the text is one stream and contexts extend across `</s>`, or "sentence", where a context
+is confined to its sentence.
 """
 
 import hashlib
@@ -40,16 +40,16 @@ _OFFSET = np.dtype("<u8")
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One part of a store: its ids, one after another, and where its sentences begin."""
+    """The ids and the sentence offsets of the training, validation or test text."""
 
     name: str
     ids: npt.NDArray[np.unsignedinteger]  # (tokens,) uint16 or uint32
     sentences: npt.NDArray[np.uint64]  # (n_sentences + 1,) offsets into ids
-    unknown: int  # how many tokens are <unk>
+    unknown: int  # number of tokens <unk>
 
     @property
     def tokens(self) -> int:
-        """The number of words, counting the `</s>` after each sentence."""
+        """The number of ids, including the `</s>` after each sentence."""
         return len(self.ids)
 
     @property
@@ -60,22 +60,19 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class TokenStore:
-    """A prepared text, opened for reading."""
+    """An open token store."""
 
     path: Path
     boundary: Boundary
     vocabulary: Vocabulary
     text: TextSettings
-    punkt: str | None  # "english" or "train" for prose, None for text that came one sentence a line
+    punkt: str | None  # "english" or "train" for prose, None for text with one sentence per line
     splits: dict[str, Split]
-    fingerprint: str  # equal fingerprints: the same ids with the same meaning
+    fingerprint: str  # digest of ids, vocabulary, boundary and tokenizer
 
     @classmethod
     def open(cls, path: "Path | str | TokenStore") -> "TokenStore":
-        """Open the store at `path`, after checking that its files are whole and agree with each other.
-
-        A store that is open already is returned as it is.
-        """
+        """Return the store at `path` after a validation of all its files. An open store is returned unchanged."""
         if isinstance(path, TokenStore):
             return path
         path = Path(path)
@@ -84,10 +81,10 @@ class TokenStore:
         dtype = id_dtype(len(vocabulary))
         described = about.get("splits")
         for holds, fault in (
-            (about.get("vocabulary_size") == len(vocabulary), "vocab.txt has another size than it says"),
+            (about.get("vocabulary_size") == len(vocabulary), "the size of vocab.txt is another one"),
             (
                 about.get("vocabulary_digest") == vocabulary.digest,
-                "vocab.txt is not the one it was made with",
+                "the digest of vocab.txt is another one",
             ),
             (about.get("boundary") in get_args(Boundary), "no boundary"),
             (about.get("dtype") == dtype.name, "the dtype is wrong"),
@@ -113,19 +110,19 @@ class TokenStore:
         )
 
     def split(self, name: str) -> Split:
-        """Return a split, or say which there are."""
+        """Return a split; raise an error that lists the existing ones if it does not exist."""
         if name not in self.splits:
             raise NcelmError(f"{self.path} has no {name} split: it has {', '.join(self.splits)}")
         return self.splits[name]
 
     @property
     def pad_id(self) -> int:
-        """The id in context positions that lie outside the text a context may see."""
+        """The id at context positions outside the text, or outside the sentence for the boundary "sentence"."""
         stream = self.boundary == "stream"
         return self.vocabulary.end_id if stream else self.vocabulary.out_of_sentence_id
 
     def sentence_splitter(self) -> SentenceSplitter | None:
-        """Return the sentence model the text was split with; None if it came one sentence a line."""
+        """Return the sentence model of the text; None if the text had one sentence per line."""
         return SentenceSplitter.load(self.path) if self.punkt else None
 
 
@@ -138,14 +135,14 @@ def contexts_and_targets(
     end_id: int,
     pad_id: int,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the context words and the target word of each position.
+    """Return the contexts (B, before + after) and the targets (B,) of B positions.
 
-    Contexts are (B, before + after): the word `before` places back first, up to the word just before the
-    target, then the words after it, nearest first. Beyond the ends of `ids` stands `pad_id`. With boundary
-    "sentence" the `</s>` on either side, and all that lies beyond it, is `pad_id` too; a target that is
-    itself `</s>` ends its sentence, so that it has a left context only.
+    A context is the `before` words before the target, in the order of the text, and the `after` words after it.
+    Positions outside `ids` hold `pad_id`. With boundary "sentence", the nearest `</s>` on each side of the target and
+    all positions beyond it hold `pad_id` too. A target `</s>` belongs to the sentence that it ends: its right context
+    is padding.
 
-    This is the readable twin of the compiled loop that training uses.
+    This is the reference implementation of the compiled loop in `ncelm.kernels`.
     """
     where = np.asarray(positions, dtype=np.int64)  # (B,)
     if where.size and (where.min() < 0 or where.max() >= len(ids)):
@@ -166,12 +163,11 @@ def contexts_and_targets(
     return contexts, targets
 
 
-# ---------------------------------------------------------------------------------------------------------
-# Writing, for `preparing`
+# -- writing ---------------------------------------------------------------------------------------------------------
 
 
 class SplitWriter:
-    """Writes the two files of a split as its ids come in; a context manager."""
+    """A context manager that writes the two files of a split."""
 
     def __init__(self, folder: Path, name: str, dtype: np.dtype[np.unsignedinteger]) -> None:
         self.tokens = self.sentences = self.unknown = 0
@@ -181,11 +177,11 @@ class SplitWriter:
 
     def __enter__(self) -> "SplitWriter":
         self._ids, self._offsets = (path.open("wb") for path in self._paths)
-        self._offsets.write(bytes(_OFFSET.itemsize))  # the first sentence begins at 0
+        self._offsets.write(bytes(_OFFSET.itemsize))  # the offset of the first sentence
         return self
 
     def write(self, ids: npt.NDArray[np.int64]) -> None:
-        """Append ids; the end of a sentence is where `</s>` is."""
+        """Append ids. An id of `</s>` ends a sentence."""
         stored = ids.astype(self._dtype)  # (n,)
         self._ids.write(stored.data)
         self._hash.update(stored.data)
@@ -202,7 +198,7 @@ class SplitWriter:
                 os.fsync(file.fileno())
 
     def description(self) -> dict[str, Any]:
-        """Return what store.json says of the split."""
+        """Return the entry of the split in store.json."""
         return {
             "tokens": self.tokens,
             "sentences": self.sentences,
@@ -221,7 +217,7 @@ def write_description(
     splits: dict[str, SplitWriter],
     settings: dict[str, Any],
 ) -> None:
-    """Write store.json; `settings` are what else the user chose, kept for the record."""
+    """Write store.json. `settings` are the remaining options of `prepare`, for information only."""
     about = {
         "format": FORMAT,
         "version": VERSION,
@@ -239,17 +235,16 @@ def write_description(
 
 
 def id_dtype(vocabulary_size: int) -> np.dtype[np.unsignedinteger]:
-    """Return the smallest type that holds the ids of a vocabulary, always little-endian."""
+    """Return the smallest little-endian type for the ids of a vocabulary."""
     return np.dtype("<u2") if vocabulary_size <= 65535 else np.dtype("<u4")
 
 
-# ---------------------------------------------------------------------------------------------------------
-# Checking what is on disk
+# -- validation ------------------------------------------------------------------------------------------------------
 
 
 def _require(holds: bool, path: Path, fault: str) -> None:
     if not holds:
-        raise NcelmError(f"{path / 'store.json'} is damaged ({fault}): prepare the store anew")
+        raise NcelmError(f"{path / 'store.json'} is damaged ({fault}): prepare the store again")
 
 
 def _open_split(
@@ -266,40 +261,38 @@ def _open_split(
     _require(0 < sentences <= tokens and 0 <= unknown <= tokens, path, f"impossible sizes of {name}")
     ids = _map(path / f"{name}.ids", dtype, tokens)
     offsets = _map(path / f"{name}.sentences", _OFFSET, sentences + 1)
-    # Compiled code indexes arrays with these numbers, unchecked: one bad number would read or write anywhere.
+    # Compiled code uses ids and offsets as indices without bounds checks: all must be valid.
     if offsets[0] != 0 or offsets[-1] != tokens or not bool(np.all(offsets[:-1] < offsets[1:])):
-        raise NcelmError(f"{path / name}.sentences is damaged: prepare the store anew")
+        raise NcelmError(f"{path / name}.sentences is damaged: prepare the store again")
     counts, digest = np.zeros(vocabulary_size, np.int64), hashlib.sha256()
     for start in range(0, tokens, _BLOCK_IDS):
         block = ids[start : start + _BLOCK_IDS]
         digest.update(block.data)
         if block.max() >= vocabulary_size:
-            raise NcelmError(f"{path / name}.ids is damaged: prepare the store anew")
+            raise NcelmError(f"{path / name}.ids is damaged: prepare the store again")
         counts += np.bincount(block, minlength=vocabulary_size)
     if not (
         isinstance(described, dict)
         and digest.hexdigest() == described.get("sha256")
         and bool(np.all(ids[offsets[1:] - np.uint64(1)] == Vocabulary.end_id))
     ):
-        raise NcelmError(f"{path / name}.ids is damaged: prepare the store anew")
-    _require(counts[Vocabulary.unknown_id] == unknown, path, f"the number of unknown words of {name} is wrong")
+        raise NcelmError(f"{path / name}.ids is damaged: prepare the store again")
+    _require(counts[Vocabulary.unknown_id] == unknown, path, f"wrong number of unknown words of {name}")
     if name == "train" and not np.array_equal(counts, expected_counts):
-        raise NcelmError(
-            f"{path / 'vocab.txt'} has counts that are not those of the training text: prepare the store anew"
-        )
+        raise NcelmError(f"{path / 'vocab.txt'} has counts that differ from the training text: prepare the store again")
     return Split(name, ids, offsets, unknown)
 
 
 def _map(path: Path, dtype: np.dtype[Any], length: int) -> npt.NDArray[Any]:
-    """Map a file of exactly `length` numbers into memory, for reading."""
+    """Return a memory map of a file of exactly `length` numbers."""
     try:
         size = path.stat().st_size
         if size != length * dtype.itemsize:
             fault = "truncated" if size < length * dtype.itemsize else "longer than store.json says"
-            raise NcelmError(f"{path} is {fault}: prepare the store anew")
+            raise NcelmError(f"{path} is {fault}: prepare the store again")
         return np.memmap(path, dtype=dtype, mode="r", shape=(length,))
     except FileNotFoundError:
-        raise NcelmError(f"{path} is missing: prepare the store anew") from None
+        raise NcelmError(f"{path} is missing: prepare the store again") from None
     except OSError as error:
         raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
 
@@ -310,7 +303,7 @@ def _text_settings(path: Path, content: object) -> TextSettings:
             settings = TextSettings(tokenizer, lowercase)
             if content == asdict(settings):
                 return settings
-    raise NcelmError(f"{path / 'store.json'} is damaged (wrong text settings): prepare the store anew")
+    raise NcelmError(f"{path / 'store.json'} is damaged (wrong text settings): prepare the store again")
 
 
 def _fingerprint(about: dict[str, Any]) -> str:

@@ -1,21 +1,25 @@
-"""Text to numbers on all cores: the units a corpus is cut into, and the worker processes that tokenise them.
+"""Tokenize text files on all cores.
 
-Words are numbered as they turn up in a unit, from 1; 0 ends a sentence. The numbers are spilled to disk, the words
-beside them, so that memory does not grow with the text. `preparing` turns them into ids.
+The text is cut into units. A unit is tokenized by one process, which writes the words of its sentences as local ids:
+words are numbered from 1 in the order of their first occurrence in the unit, and 0 ends a sentence. Local ids and words
+go to disk, so that memory does not grow with the text. `prepare` maps them to word ids.
 """
 
-import json
 import os
-import queue
-import subprocess
+import re
+import signal
 import sys
 import threading
+import time
 from array import array
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+from concurrent.futures import FIRST_EXCEPTION, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from ncelm.errors import NcelmError
 from ncelm.io.files import write_errors
@@ -24,22 +28,29 @@ from ncelm.text.readers import OnBytes, byte_ranges, file_size, read_lines, read
 from ncelm.text.sentences import SentenceSplitter
 from ncelm.text.settings import TextSettings
 
-# Prose takes ten times longer than lines: smaller units keep all cores busy to the end.
-LINES_UNIT, PROSE_UNIT = 32 << 20, 8 << 20  # bytes
-# Bytes that are read in the time that starting a process takes.
-LINES_WORTH_A_PROCESS, PROSE_WORTH_A_PROCESS = 8 << 20, 1 << 20
-SPILLS = "spills"  # a folder in the store in the making
-WORKER = "from ncelm.text.tokenize_files import work; work()"  # what a worker process runs
-BLOCK = 1 << 20  # numbers handled at a time
+# Prose takes ten times as long as lines: smaller units keep all cores busy until the end.
+LINES_UNIT_BYTES, PROSE_UNIT_BYTES = 32 << 20, 8 << 20
+# Bytes that one process reads in the time it takes to start another one.
+LINES_BYTES_PER_WORKER, PROSE_BYTES_PER_WORKER = 8 << 20, 1 << 20
+SPILLS = "spills"  # the folder for local ids, in the folder of the unfinished store
+BLOCK_TOKENS = 1 << 20  # tokens processed at a time
+PROGRESS_SECONDS = 0.1  # between two reports
+PARENT_CHECK_SECONDS = 1.0  # between two tests of a worker process whether its parent is running
+WORKER_ENVIRONMENT = {
+    "PYTHONSAFEPATH": "1",  # a file signal.py in the current folder does not replace the module of the standard library
+    "PYTHONWARNINGS": "ignore",  # loky's resource tracker: semaphores that it removes after this process was killed
+    "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # a unit with many words is not a memory leak
+}
+
+Progress = Callable[[int, int], None]  # called with the number of bytes read so far, and of all bytes
 
 
-# ---------------------------------------------------------------------------------------------------------
-# One unit: text to numbers
+# -- one unit --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A file, or a part of one, for one worker to tokenise."""
+    """A file or a range of bytes of a file."""
 
     number: int
     split: str
@@ -49,33 +60,34 @@ class Unit:
     bytes: int
     encoding: str
     text: TextSettings
-    folder: str  # of the store in the making, where punkt.json is and the spilled numbers go
+    folder: str  # of the unfinished store, with punkt.json and the folder SPILLS
 
     @property
     def numbers_file(self) -> Path:
-        """Where the unit's sentences are spilled, as numbers, with a 0 after each."""
+        """The local ids of the sentences, uint32, with a 0 after each sentence."""
         return Path(self.folder, SPILLS, f"{self.number}.numbers")
 
     @property
     def words_file(self) -> Path:
-        """Where the words are, one a line, in the order of their numbers, from 1."""
+        """The words in the order of their local ids, one per line."""
         return Path(self.folder, SPILLS, f"{self.number}.words")
 
 
 def make_units(files: dict[str, list[Path]], encoding: str, text: TextSettings, folder: Path) -> list[Unit]:
-    """Cut the files of each split into units, in order."""
+    """Return the units of the files of each split, in order."""
     prose = text.tokenizer == "treebank"
+    unit_bytes = PROSE_UNIT_BYTES if prose else LINES_UNIT_BYTES
     units: list[Unit] = []
     for split, paths in files.items():
         for path in paths:
-            for start, stop in byte_ranges(path, encoding, PROSE_UNIT if prose else LINES_UNIT, at_blank_lines=prose):
+            for start, stop in byte_ranges(path, encoding, unit_bytes, at_blank_lines=prose):
                 size = (file_size(path) if stop is None else stop) - start
                 units.append(Unit(len(units), split, str(path), start, stop, size, encoding, text, str(folder)))
     return units
 
 
-class _Numbers(dict[str, int]):
-    """Numbers words 1, 2, 3, … in the order in which they are asked for."""
+class _LocalIds(dict[str, int]):
+    """A mapping from words to 1, 2, 3, … in the order of the first look-up."""
 
     def __missing__(self, word: str) -> int:
         self[word] = number = len(self) + 1
@@ -83,23 +95,23 @@ class _Numbers(dict[str, int]):
 
 
 def tokenize_unit(unit: Unit, splitter: SentenceSplitter | None, on_bytes: OnBytes | None) -> int:
-    """Spill a unit's sentences as numbers and return how many sentences there are."""
+    """Write the local ids and the words of a unit and return the number of its sentences."""
     sentences = 0
-    numbers = _Numbers()
+    ids = _LocalIds()
     buffer = array("I")
     with write_errors(unit.numbers_file), unit.numbers_file.open("wb") as file:
         for sentence in _sentences(unit, splitter, on_bytes):
             words = unit.text.words(sentence)
             if not words:
                 continue
-            buffer.extend(map(numbers.__getitem__, words))
+            buffer.extend(map(ids.__getitem__, words))
             buffer.append(0)
             sentences += 1
-            if len(buffer) >= BLOCK:
+            if len(buffer) >= BLOCK_TOKENS:
                 buffer.tofile(file)
                 del buffer[:]
         buffer.tofile(file)
-        unit.words_file.write_bytes("\n".join(numbers).encode("utf-8", "surrogatepass"))
+        unit.words_file.write_bytes("\n".join(ids).encode("utf-8", "surrogatepass"))
     return sentences
 
 
@@ -116,13 +128,27 @@ def _splitter_of(unit: Unit) -> SentenceSplitter | None:
     return SentenceSplitter.load(Path(unit.folder)) if unit.text.tokenizer == "treebank" else None
 
 
-# ---------------------------------------------------------------------------------------------------------
-# All units, in this process or in several
+# -- all units -------------------------------------------------------------------------------------------------------
 
 
-def tokenise(units: list[Unit], workers: int | None, progress: Callable[[int, int], None] | None) -> list[int]:
-    """Tokenise all units and return how many sentences each has."""
+def tokenize_units(units: list[Unit], workers: int | None, progress: Progress | None) -> list[int]:
+    """Tokenize all units and return the number of sentences of each.
+
+    Args:
+        units: what to tokenize.
+        workers: the number of processes; None for one per core, or fewer if the text is short.
+        progress: called with the number of bytes read so far, and of all bytes.
+    """
     total = sum(unit.bytes for unit in units)
+    if workers is None:
+        prose = units[0].text.tokenizer == "treebank"
+        workers = min(available_cores(), 1 + total // (PROSE_BYTES_PER_WORKER if prose else LINES_BYTES_PER_WORKER))
+    workers = min(workers, len(units))
+    counts = _tokenize_in_workers(units, workers, total, progress) if workers > 1 else None
+    return _tokenize_here(units, total, progress) if counts is None else counts
+
+
+def _tokenize_here(units: list[Unit], total: int, progress: Progress | None) -> list[int]:
     done = 0
 
     def on_bytes(count: int) -> None:
@@ -131,126 +157,135 @@ def tokenise(units: list[Unit], workers: int | None, progress: Callable[[int, in
         if progress:
             progress(min(done, total), total)
 
-    if workers is None:
-        worth = PROSE_WORTH_A_PROCESS if units[0].text.tokenizer == "treebank" else LINES_WORTH_A_PROCESS
-        workers = min(available_cores(), 1 + total // worth)
-    workers = min(workers, len(units))
-    if workers == 1:
-        splitter = _splitter_of(units[0])
-        return [tokenize_unit(unit, splitter, on_bytes) for unit in units]
-    return _in_processes(units, workers, on_bytes)
+    splitter = _splitter_of(units[0])
+    return [tokenize_unit(unit, splitter, on_bytes) for unit in units]
 
 
-def _in_processes(units: list[Unit], workers: int, on_bytes: OnBytes) -> list[int]:
-    """Tokenise units in worker processes, each fed by a thread of this one.
+# -- worker processes ------------------------------------------------------------------------------------------------
+# loky does not import the user's script in the workers, as multiprocessing does: scripts need no main guard.
 
-    The processes are plain commands and not `multiprocessing`, which would run the user's script once more in
-    each of them, and so needs scripts written for it.
-    """
-    todo: queue.SimpleQueue[Unit] = queue.SimpleQueue()
-    for unit in units:
-        todo.put(unit)
-    news: queue.SimpleQueue[Any] = queue.SimpleQueue()  # from the threads: what `_feed` says
-    sentences = {unit.number: 0 for unit in units}
-    processes: list[subprocess.Popen[str]] = []
-    threads: list[threading.Thread] = []
+
+def _tokenize_in_workers(units: list[Unit], workers: int, total: int, progress: Progress | None) -> list[int] | None:
+    """Return the number of sentences of each unit, or None if this system cannot start worker processes."""
+    from concurrent.futures.process import BrokenProcessPool
+
+    if sys.stdout is None or sys.stderr is None:  # closed; loky flushes both
+        return None
+    counter_file = Path(units[0].folder, SPILLS, "progress")
+    counters = np.memmap(counter_file, np.int64, "w+", shape=(len(units),))  # bytes read of each unit
+    executor: Any = None
     try:
-        for number in range(workers):
-            log = Path(units[0].folder, SPILLS, f"worker-{number}.log")
-            processes.append(_start_worker(log))
-            threads.append(threading.Thread(target=_feed, args=(processes[-1], log, todo, news), daemon=True))
-            threads[-1].start()
-        running = workers
-        while running:
-            kind, value = news.get()
-            if kind == "bytes":
-                on_bytes(value)
-            elif kind == "done":
-                number, count = value
-                sentences[number] = count
-            elif kind == "failed":
-                raise value
-            else:
-                running -= 1
-        return [sentences[unit.number] for unit in units]
-    finally:  # also on Ctrl-C: no worker outlives this call
-        for process in processes:
-            process.kill()
-        for thread in threads:
-            thread.join()
-        for process in processes:
-            for pipe in (process.stdin, process.stdout):
-                with suppress(OSError):  # what a worker did not live to hear
-                    if pipe:
-                        pipe.close()
-            process.wait()
-
-
-def _start_worker(log: Path) -> "subprocess.Popen[str]":
-    with log.open("wb") as stderr:
-        return subprocess.Popen(
-            [sys.executable, "-P", "-c", WORKER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=stderr,
-            encoding="ascii",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then ends the workers
-        )
-
-
-def _feed(
-    process: "subprocess.Popen[str]",
-    log: Path,
-    todo: "queue.SimpleQueue[Unit]",
-    news: "queue.SimpleQueue[Any]",
-) -> None:
-    """Hand units to one worker until none are left, and pass on what it answers."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        while True:
-            unit = todo.get_nowait()
-            print(json.dumps(asdict(unit)), file=process.stdin, flush=True)
-            kind = ""
-            while kind != "done":
-                kind, value = json.loads(process.stdout.readline())
-                news.put(("failed", NcelmError(value)) if kind == "error" else (kind, value))
-    except queue.Empty:
-        news.put(("idle", None))
-    except (OSError, ValueError):  # no answer, and perhaps nobody to hear the question
-        news.put(("failed", _death(process, log)))
-
-
-def _death(process: "subprocess.Popen[str]", log: Path) -> NcelmError:
-    try:
-        code = process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        code = 0
-    if code < 0:
-        return NcelmError(
-            f"a worker process was killed (signal {-code}), perhaps for want of memory: try again with --workers 1"
-        )
-    said = log.read_text(errors="replace").split("\n")[-2:]
-    return NcelmError(f"a worker process stopped ({said[0] or f'exit code {code}'}): try again with --workers 1")
-
-
-def work() -> None:
-    """Be a worker process: read one unit a line, answer in lines of [kind, value]."""
-    answers, sys.stdout = sys.stdout, sys.stderr  # what a library prints must not pass for an answer
-
-    def answer(kind: str, value: Any) -> None:
-        print(json.dumps([kind, value]), file=answers, flush=True)
-
-    splitter = None
-    for line in sys.stdin:
-        fields = json.loads(line)
-        unit = Unit(**{**fields, "text": TextSettings(**fields["text"])})
         try:
-            splitter = splitter or _splitter_of(unit)
-            sentences = tokenize_unit(unit, splitter, lambda count: answer("bytes", count))
-            answer("done", [unit.number, sentences])
-        except NcelmError as error:
-            answer("error", str(error))
-        except MemoryError:
-            answer("error", f"there is not enough memory to prepare {unit.path}: try again with --workers 1")
+            with _starting_processes():
+                from loky import ProcessPoolExecutor
+
+                executor = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(units[0], os.getpid()))
+                futures = [executor.submit(_tokenize_in_worker, unit, i, counter_file) for i, unit in enumerate(units)]
+        except (ImportError, NotImplementedError, OSError):  # no semaphores, or too many processes
+            return None
+        pending = set(futures)
+        while pending:
+            done, pending = wait(pending, PROGRESS_SECONDS, FIRST_EXCEPTION)
+            for error in filter(None, (future.exception() for future in done)):
+                if isinstance(error, NcelmError | BrokenProcessPool):
+                    raise error
+                reason = " ".join(f"{type(error).__name__}: {error}".split())
+                raise NcelmError(f"a worker process stopped ({reason}): try again with `workers` 1") from error
+            if progress:
+                progress(min(int(counters.sum()), total), total)
+        return [future.result() for future in futures]
+    except BrokenProcessPool as error:
+        codes = dict(re.findall(r"(\w+)\((-?\d+)\)", str(error)))  # the message of loky has {SIGKILL(-9), EXIT(1)}
+        reason = ", ".join(name if name.startswith("SIG") else f"exit code {code}" for name, code in codes.items())
+        raise NcelmError(
+            f"a worker process was killed or stopped ({reason or 'unknown reason'}), perhaps for lack of memory: "
+            "try again with `workers` 1"
+        ) from error
+    finally:  # after Ctrl-C too
+        if executor is not None:
+            executor.shutdown(kill_workers=True)
+
+
+@contextmanager
+def _starting_processes() -> Iterator[None]:
+    """Start processes in the block, with WORKER_ENVIRONMENT. They ignore Ctrl-C, which this process handles."""
+    if os.name == "posix":
+        from multiprocessing import resource_tracker
+
+        # The tracker of the standard library, which loky would start. It may serve others: it keeps the environment.
+        resource_tracker.ensure_running()
+    environment = WORKER_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
+    previous = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        with _sigint_deferred():
+            yield
+    finally:
+        for name, value in previous.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _sigint_deferred() -> Iterator[None]:
+    """Handle a Ctrl-C during the block after the block; processes that the block starts do not receive SIGINT.
+
+    loky leaves processes behind if KeyboardInterrupt is raised while it starts them. To block the signal is not enough:
+    other threads of this process, such as those of BLAS, receive it.
+    """
+    received: list[int] = []
+    handler: Any = None
+    mask: Any = None
+    if threading.current_thread() is threading.main_thread():  # KeyboardInterrupt is raised in no other thread
+        handler = signal.getsignal(signal.SIGINT)
+    if handler is not None:
+        signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
+    if hasattr(signal, "pthread_sigmask"):  # not on Windows
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by new processes
+    try:
+        yield
+    finally:
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if handler is not None:
+            signal.signal(signal.SIGINT, handler)
+        if received:
+            signal.raise_signal(signal.SIGINT)
+
+
+_splitter: SentenceSplitter | None = None  # of this worker process
+
+
+def _start_worker(unit: Unit, parent: int) -> None:
+    """Initialize a worker process of the process `parent`."""
+    global _splitter
+    null = os.open(os.devnull, os.O_WRONLY)
+    for descriptor in (1, 2):  # the output of libraries, and of Python if the process crashes
+        os.dup2(null, descriptor)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
+    _splitter = _splitter_of(unit)
+
+
+def _exit_with_parent(parent: int) -> None:
+    """End this process when the process `parent` has ended: it was killed."""
+    import psutil
+
+    while os.getppid() == parent and psutil.pid_exists(parent):  # on Windows the first is always true
+        time.sleep(PARENT_CHECK_SECONDS)
+    os._exit(1)
+
+
+def _tokenize_in_worker(unit: Unit, number: int, counter_file: Path) -> int:
+    """Tokenize a unit and add the bytes that were read to its counter in `counter_file`."""
+    counters = np.memmap(counter_file, np.int64, "r+")
+
+    def on_bytes(count: int) -> None:
+        counters[number] += count
+
+    try:
+        return tokenize_unit(unit, _splitter, on_bytes)
+    except MemoryError:
+        raise NcelmError(f"there is not enough memory to prepare {unit.path}: try again with `workers` 1") from None

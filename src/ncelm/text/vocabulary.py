@@ -1,8 +1,8 @@
-"""Words and their ids.
+"""The vocabulary: words, their ids and their training counts.
 
-Id 0 is the unknown word `<unk>`, id 1 the end of a sentence `</s>`; then come the words by falling count,
-ties in alphabetical order. The word that stands outside a sentence is no word of the vocabulary: it is never
-predicted, so it has only a context id, the one after the last word.
+Id 0 is the unknown word `<unk>` and id 1 the end of a sentence `</s>`. The other words follow by decreasing count, and
+alphabetically where counts are equal. The out-of-sentence word is not in the vocabulary, because it is never predicted.
+It has only a context id: V, the size of the vocabulary.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from ncelm.io.files import atomic_write, read_bytes
 
 UNKNOWN = "<unk>"
 END = "</s>"
-RESERVED = frozenset({UNKNOWN, END, "<s>"})  # found in a text they are not ordinary words
+RESERVED = frozenset({UNKNOWN, END, "<s>"})  # in a text, these tokens count as <unk>
 
 
 class Vocabulary:
-    """The words a model knows, with how often each occurred in the training text.
+    """An immutable list of words with their counts in the training text.
 
     >>> vocabulary = Vocabulary.from_counts({"the": 3, "cat": 1, "dog": 2}, sentences=2, min_count=2)
     >>> vocabulary.words
@@ -37,9 +37,12 @@ class Vocabulary:
     end_id = 1
 
     def __init__(self, words: Sequence[str], counts: Sequence[int] | npt.NDArray[np.int64]) -> None:
-        """Take words in the order of their ids, `<unk>` and `</s>` first, and their training counts.
+        """Create a vocabulary.
 
-        The count of `<unk>` is that of all unknown tokens, the count of `</s>` the number of sentences.
+        Args:
+            words: in the order of their ids, beginning with `<unk>` and `</s>`.
+            counts: the training count of each word. The count of `<unk>` is the number of unknown tokens, the count of
+                `</s>` the number of sentences.
         """
         self.words = tuple(words)
         self.counts = np.array(counts, dtype=np.int64)  # (V,)
@@ -48,27 +51,31 @@ class Vocabulary:
         if self.words[:2] != (UNKNOWN, END):
             raise NcelmError(f"a vocabulary begins with {UNKNOWN} and {END}, not with {list(self.words[:2])}")
         if len(self._ids) != len(self.words):
-            raise NcelmError("a vocabulary names each word once")
+            raise NcelmError("a word occurs twice in a vocabulary: give each word once")
         if "<s>" in self._ids:
-            raise NcelmError("<s> is a reserved name and cannot be a word of the vocabulary")
+            raise NcelmError("<s> is reserved and cannot be a word of a vocabulary: remove it")
         if " ".join(self.words).split() != list(self.words):
-            raise NcelmError("a word of a vocabulary is not empty and contains no white space")
+            raise NcelmError("a word of a vocabulary is empty or contains white space: remove it")
         if self.counts.shape != (len(self.words),) or self.counts.min() < 0:
-            raise NcelmError("a vocabulary has one count for each word, none below 0")
+            raise NcelmError("a vocabulary needs one count per word, at least 0")
         try:
             self._text = "\n".join(self.words).encode()
         except UnicodeEncodeError:
-            raise NcelmError("a word of the vocabulary cannot be written as UTF-8") from None
+            raise NcelmError("a word of the vocabulary cannot be encoded as UTF-8: remove it") from None
 
     @classmethod
     def from_counts(
         cls, counts: Mapping[str, int], sentences: int, min_count: int = 1, max_size: int | None = None
     ) -> "Vocabulary":
-        """Make the vocabulary of a training text from how often each of its words occurs.
+        """Return the vocabulary of a training text.
 
-        Words that occur fewer than `min_count` times are cut, then the rarest until `max_size` ids are left
-        (counting `<unk>` and `</s>`). Tokens cut away count as `<unk>`, as do tokens of the text that read
-        `<unk>`, `</s>` or `<s>`.
+        Args:
+            counts: the number of occurrences of each word.
+            sentences: the number of sentences.
+            min_count: words with fewer occurrences become `<unk>`.
+            max_size: the largest size, including `<unk>` and `</s>`; the rarest words become `<unk>`.
+
+        The tokens `<unk>`, `</s>` and `<s>` of the text also count as `<unk>`.
         """
         check_limits(min_count, max_size)
         kept = [word for word, count in counts.items() if count >= min_count and word not in RESERVED]
@@ -89,16 +96,16 @@ class Vocabulary:
 
     @property
     def out_of_sentence_id(self) -> int:
-        """The context id of what lies outside the sentence: the first that is no word."""
+        """The context id of positions outside the sentence: V."""
         return len(self.words)
 
     @property
     def digest(self) -> str:
-        """A fingerprint of the words and their order: equal digests, equal ids."""
+        """The SHA-256 digest of the words in their order. Equal digests mean equal ids."""
         return hashlib.sha256(self._text).hexdigest()
 
     def id(self, word: str) -> int:
-        """Return a word's id, that of `<unk>` for a word that is not in the vocabulary."""
+        """Return the id of a word; that of `<unk>` if the word is not in the vocabulary."""
         return self._ids.get(word, self.unknown_id)
 
     def word(self, id: int) -> str:
@@ -108,10 +115,9 @@ class Vocabulary:
         return self.words[id]
 
     def encode(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
-        """Return the ids of words of a text.
+        """Return the ids of the words of a text, (n,).
 
-        The end of a sentence is not a word of a text: a token that reads `</s>` is unknown, like any other
-        that is not in the vocabulary.
+        A token `</s>` in a text is not the end of a sentence; it is unknown, like all words outside the vocabulary.
         """
         ids = self._ids
         found = np.fromiter(map(ids.get, words, repeat(self.unknown_id)), dtype=np.int64, count=len(words))  # (n,)
@@ -119,32 +125,32 @@ class Vocabulary:
         return found
 
     def save(self, path: Path) -> None:
-        """Write one "word<TAB>count" a line, in the order of the ids."""
+        """Write one line "word<TAB>count" per word, in the order of the ids."""
         lines = (f"{word}\t{count}\n" for word, count in zip(self.words, self.counts.tolist(), strict=True))
         with atomic_write(path) as file:
             file.write("".join(lines).encode())
 
     @classmethod
     def load(cls, path: Path) -> "Vocabulary":
-        """Read what `save` wrote, trusting nothing in it."""
+        """Return the vocabulary that `save` wrote. The content is validated."""
         content = read_bytes(path)
         if not content:
-            raise NcelmError(f"{path} is empty: it should be a vocabulary")
+            raise NcelmError(f"{path} is empty: restore the vocabulary from a copy")
         try:
             lines = content.decode().split("\n")
         except UnicodeDecodeError as error:
             bad = content.count(b"\n", 0, error.start) + 1
             raise NcelmError(f"{path} is not a vocabulary: line {bad:,} is not UTF-8") from None
         if lines.pop():
-            raise NcelmError(f"{path} is truncated in line {len(lines) + 1:,}: make it anew")
+            raise NcelmError(f"{path} is truncated in line {len(lines) + 1:,}: restore it from a copy")
         words: dict[str, int] = {}
         for number, line in enumerate(lines, start=1):
             word, _, count = line.partition("\t")
             if word.split() != [word] or word == "<s>":
                 raise NcelmError(f"{path}, line {number:,}: {word[:40]!r} is not a word")
-            # No more than 18 digits, so that the number fits in 64 bits.
+            # 18 digits always fit into 64 bits.
             if not (count.isascii() and count.isdigit() and len(count) <= 18):
-                raise NcelmError(f"{path}, line {number:,}: there should be a word, a tab and a count")
+                raise NcelmError(f"{path}, line {number:,}: expected a word, a tab and a count")
             if word in words:
                 raise NcelmError(f"{path}, line {number:,}: the word {word[:40]!r} occurs twice")
             if number <= 2 and word != (UNKNOWN, END)[number - 1]:
@@ -156,8 +162,8 @@ class Vocabulary:
 
 
 def check_limits(min_count: int, max_size: int | None) -> None:
-    """Refuse limits that no vocabulary can have."""
+    """Raise an error for limits that no vocabulary can have."""
     if min_count < 1:
-        raise NcelmError(f"--min-count is {min_count}: it must be at least 1")
+        raise NcelmError(f"`min_count` is {min_count}: it must be at least 1")
     if max_size is not None and max_size < 4:
-        raise NcelmError(f"--vocabulary-size is {max_size}: it must be at least 4, for <unk>, </s> and two words")
+        raise NcelmError(f"`vocabulary_size` is {max_size}: it must be at least 4, for <unk>, </s> and two words")

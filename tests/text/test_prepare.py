@@ -1,0 +1,345 @@
+"""Preparation: the store of a text, invalid arguments, and texts that are tokenized in parts."""
+
+import gzip
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from tests.helpers import PROSE
+
+from ncelm.cli.main import main
+from ncelm.errors import NcelmError
+from ncelm.text import prepare as prepare_module
+from ncelm.text import tokenize_files
+from ncelm.text.prepare import prepare, prepare_part
+from ncelm.text.settings import TextSettings
+from ncelm.text.store import TokenStore
+
+
+def sentences_of(store: TokenStore, split: str) -> list[list[str]]:
+    part = store.split(split)
+    sentences = []
+    for start, stop in zip(part.sentences[:-1], part.sentences[1:], strict=True):
+        *words, end = (store.vocabulary.word(int(id)) for id in part.ids[start:stop])
+        assert end == "</s>"
+        sentences.append(words)
+    return sentences
+
+
+def nothing_left(folder: Path, *names: str) -> bool:
+    return {path.name for path in folder.iterdir()} == set(names)
+
+
+class TestPrepare:
+    def test_files(self, three):
+        store = prepare(out=three / "store", train=three / "train", valid=str(three / "valid"), test=[three / "test"])
+        assert store.vocabulary.words == ("<unk>", "</s>", "the", "sat", "cat", "dog", "down", "end")
+        assert store.vocabulary.counts.tolist() == [3, 3, 3, 2, 1, 1, 1, 1]
+        assert sentences_of(store, "train") == [
+            ["the", "cat", "sat"],
+            ["the", "dog", "sat", "down"],
+            ["<unk>", "the", "<unk>", "<unk>", "end"],
+        ]
+        assert sentences_of(store, "valid") == [["the", "<unk>", "sat"]]
+        assert sentences_of(store, "test") == [["<unk>", "dog"]]
+        assert [(s.tokens, s.n_sentences, s.unknown) for s in store.splits.values()] == [
+            (15, 3, 3),
+            (4, 1, 1),
+            (3, 1, 1),
+        ]
+        assert (store.boundary, store.pad_id, store.text, store.punkt) == ("stream", 1, TextSettings(), None)
+        assert store.sentence_splitter() is None
+        assert sorted(path.name for path in store.path.iterdir()) == [
+            "store.json", "test.ids", "test.sentences", "train.ids", "train.sentences",
+            "valid.ids", "valid.sentences", "vocab.txt",
+        ]  # fmt: skip
+        with pytest.raises(ValueError, match="read-only"):
+            store.split("train").ids[0] = 0
+
+    def test_a_real_text(self, small_store, small_text):
+        store = small_store
+        assert len(store.vocabulary) == 1530
+        assert [(s.tokens, s.n_sentences, s.unknown) for s in store.splits.values()] == [
+            (41_015, 1902, 1140),
+            (4167, 200, 251),
+            (4022, 200, 177),
+        ]
+        assert store.vocabulary.words[2:7] == ("the", ",", ".", "and", "to")
+        splitter = store.sentence_splitter()
+        assert splitter is not None
+        sentences = [tuple(store.text.words(s)) for s in splitter.sentences(small_text.read_text())]
+        known = set(store.vocabulary.words)
+        expected = Counter(tuple(w if w in known else "<unk>" for w in s) for s in sentences if s)
+        assert Counter(tuple(s) for split in store.splits for s in sentences_of(store, split)) == expected
+
+    def test_penn_treebank(self, shared_data, tmp_path):
+        """The published numbers of tokens."""
+        ptb = {split: shared_data / "ptb" / f"ptb.{split}.txt" for split in ("train", "valid", "test")}
+        store = prepare(out=tmp_path / "store", **ptb)
+        assert len(store.vocabulary) == 10_000
+        assert [split.tokens for split in store.splits.values()] == [929_589, 73_760, 82_430]
+        assert store.vocabulary.counts[store.vocabulary.unknown_id] == store.split("train").unknown == 45_020
+
+    @settings(max_examples=60, deadline=None)
+    @given(
+        st.lists(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6), min_size=1, max_size=40),
+        st.integers(1, 3),
+        st.integers(0, 5),
+        st.integers(0, 5),
+        st.integers(0, 3),
+        st.integers(1, 9),
+    )
+    def test_the_store_holds_all_sentences(self, tmp_path_factory, sentences, min_count, valid, test, seed, block):
+        folder = tmp_path_factory.mktemp("random")
+        (folder / "train").write_text("\n".join(map(" ".join, sentences)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(prepare_module, "BLOCK_TOKENS", block)  # smaller than a sentence
+            patch.setattr(tokenize_files, "LINES_UNIT_BYTES", 30)
+            choices = {
+                "train": folder / "train",
+                "min_count": min_count,
+                "valid_sentences": valid,
+                "test_sentences": test,
+                "seed": seed,
+            }
+            if valid + test >= len(sentences):
+                with pytest.raises(NcelmError, match="cannot take"):
+                    prepare(out=folder / "store", **choices)
+                assert nothing_left(folder, "train")
+                return
+            try:
+                store = prepare(out=folder / "store", **choices)
+            except NcelmError as error:
+                if "the vocabulary has" not in str(error):
+                    raise
+                assume(False)
+        assert (valid > 0, test > 0) == ("valid" in store.splits, "test" in store.splits)
+        parts = {split: sentences_of(store, split) for split in store.splits}
+        assert [len(parts.get(split, [])) for split in ("valid", "test")] == [valid, test]
+        # Sentences keep their order in each split; the splits together are the text.
+        known = set(store.vocabulary.words)
+        expected = [[word if word in known else "<unk>" for word in sentence] for sentence in sentences]
+        assert Counter(map(tuple, expected)) == Counter(tuple(s) for part in parts.values() for s in part)
+        for part in parts.values():
+            rest = iter(expected)
+            assert all(sentence in rest for sentence in part)
+        train_counts = Counter(word for sentence in parts["train"] for word in sentence)
+        for word, count in zip(store.vocabulary.words[2:], store.vocabulary.counts[2:], strict=True):
+            assert count == train_counts[word] >= min_count
+
+    def test_the_store_does_not_depend_on_the_number_of_workers(self, tmp_path, monkeypatch):
+        generator = np.random.default_rng(0)
+        lines = [" ".join(f"w{n}" for n in generator.zipf(1.5, 9) if n < 500) for _ in range(3000)]
+        (tmp_path / "a").write_text("\n".join(lines[:2500]))
+        with gzip.open(tmp_path / "b.gz", "wt") as file:
+            file.write("\r\n".join(lines[2500:]))
+        monkeypatch.setattr(tokenize_files, "LINES_UNIT_BYTES", 20_000)
+        stores = [
+            prepare(
+                out=tmp_path / f"store{workers}",
+                train=[tmp_path / "a", tmp_path / "b.gz"],
+                valid_sentences=200,
+                min_count=2,
+                workers=workers,
+            )
+            for workers in (1, 2, 3)
+        ]
+        assert len({store.fingerprint for store in stores}) == 1
+        for name in ("train.ids", "train.sentences", "valid.ids", "vocab.txt", "store.json"):
+            assert len({(store.path / name).read_bytes() for store in stores}) == 1
+        shown = [w for line in lines for w in line.split()]
+        assert sum(split.tokens - split.n_sentences for split in stores[0].splits.values()) == len(shown)
+
+    def test_the_seed_determines_the_sentences(self, tmp_path):
+        (tmp_path / "a").write_text("".join(f"x y {n}\n" for n in range(100)))
+        stores = [
+            prepare(out=tmp_path / f"s{n}", train=tmp_path / "a", test_sentences=10, seed=seed)
+            for n, seed in enumerate((0, 0, 1))
+        ]
+        assert stores[0].fingerprint == stores[1].fingerprint != stores[2].fingerprint
+
+    def test_prose(self, tmp_path):
+        (tmp_path / "books" / "more").mkdir(parents=True)
+        (tmp_path / "books" / ".hidden").mkdir()
+        (tmp_path / "books" / "b.txt").write_text(PROSE)
+        (tmp_path / "books" / "more" / "a.txt").write_bytes(PROSE.replace("\n", "\r\n").encode())
+        (tmp_path / "books" / "empty.txt").touch()
+        for hidden in (".junk", ".hidden/junk"):
+            (tmp_path / "books" / hidden).write_bytes(b"\0")
+        seen = []
+        stores = [
+            prepare(
+                tmp_path / "books",
+                out=tmp_path / f"store{workers}",
+                punkt="train",
+                lowercase=True,
+                workers=workers,
+                progress=lambda done, total: seen.append((done, total)),
+            )
+            for workers in (1, 2)
+        ]
+        store = stores[0]
+        assert store.fingerprint == stores[1].fingerprint
+        assert (store.boundary, store.punkt) == ("sentence", "train")
+        assert store.pad_id == store.vocabulary.out_of_sentence_id == len(store.vocabulary)
+        assert store.text == TextSettings("treebank", lowercase=True)
+        splitter = store.sentence_splitter()
+        assert splitter is not None
+        assert splitter.sentences("Mr. Smith met Dr. Jones! Did he?") == [
+            "Mr. Smith met Dr. Jones!",
+            "Did he?",
+        ]
+        expected = [tuple(store.text.words(sentence)) for sentence in splitter.sentences(PROSE)] * 2
+        found = [tuple(sentence) for split in store.splits for sentence in sentences_of(store, split)]
+        assert Counter(found) == Counter(expected)
+        assert store.split("valid").n_sentences == store.split("test").n_sentences == len(expected) // 20
+        total = 2 * len(PROSE) + PROSE.count("\n")
+        assert seen[-1] == (total, total)
+        assert prepare(
+            [tmp_path / "books"], out=tmp_path / "all", punkt="train", valid_sentences=0, test_sentences=0
+        ).splits.keys() == {"train"}
+
+    def test_prose_in_parts(self, tmp_path, monkeypatch):
+        (tmp_path / "a").write_text(PROSE)
+        whole = prepare(tmp_path / "a", out=tmp_path / "whole", punkt="train")
+        monkeypatch.setattr(tokenize_files, "PROSE_UNIT_BYTES", 1000)
+        parts = prepare(tmp_path / "a", out=tmp_path / "parts", punkt="train")
+        assert parts.fingerprint == whole.fingerprint
+
+    def test_large_vocabulary(self, tmp_path):
+        (tmp_path / "a").write_text(" ".join(map(str, range(65_533))))
+        small = prepare(out=tmp_path / "small", train=tmp_path / "a")
+        assert (len(small.vocabulary), small.split("train").ids.dtype) == (65_535, np.uint16)
+        (tmp_path / "a").write_text(" ".join(map(str, range(65_534))))
+        large = prepare(out=tmp_path / "large", train=tmp_path / "a")
+        assert (len(large.vocabulary), large.split("train").ids.dtype) == (65_536, np.uint32)
+        assert large.split("train").ids.max() == 65_535
+
+
+class TestErrors:
+    def check_error(self, folder: Path, message: str, **arguments) -> None:
+        before = {path.name for path in folder.iterdir()}
+        with pytest.raises(NcelmError, match=message) as caught:
+            prepare(**{"out": folder / "store", **arguments})
+        assert "\n" not in str(caught.value)
+        assert {path.name for path in folder.iterdir()} == before
+
+    def test_existing_output(self, three):
+        (three / "store").mkdir()
+        self.check_error(three, "store exists already", train=three / "train")
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_bad_files(self, three, workers):
+        def check_bad(message, content):
+            (three / "bad").write_bytes(content)
+            self.check_error(three, message, train=[three / "train", three / "bad"], workers=workers)
+
+        check_bad("bad looks like a binary file", b"\x7fELF\0")
+        check_bad(r"bad is not UTF-8 \(byte 0xe9 at line 2\)", b"x\ncaf\xe9\n")
+        check_bad("bad, line 1, has more than .* words", b"a " * 2_000_002 + b"\n")
+        self.check_error(three, "there is no file .*nothing", train=three / "nothing", workers=workers)
+        self.check_error(three, "is a folder", train=three, workers=workers)
+
+    def test_empty(self, three):
+        (three / "empty").write_text("\n \n\r\n")
+        (three / "folder").mkdir()
+        self.check_error(three, "no words in the train text", train=three / "empty")
+        self.check_error(three, "no words in the valid text", train=three / "train", valid=three / "empty")
+        self.check_error(three, "no words in the train text", texts=three / "empty", punkt="train")
+        self.check_error(three, "no files in the folder", texts=three / "folder")
+
+    def test_too_few_words(self, three):
+        (three / "one").write_text("a a a <unk>\na </s>")
+        self.check_error(three, "the vocabulary has only one word .*: lower `min_count`", train=three / "one")
+        self.check_error(three, "the vocabulary has no words", train=three / "train", min_count=10)
+
+    def test_invalid_arguments(self, three):
+        train = three / "train"
+        self.check_error(three, "either prose .* or `train`")
+        self.check_error(three, "either prose .* or `train`", texts=train, train=train)
+        self.check_error(three, "go with `train`", texts=train, valid=train)
+        self.check_error(three, "not both", train=train, valid=train, valid_sentences=1)
+        self.check_error(three, "cannot take 2 validation and 1 test", train=train, valid_sentences=2, test_sentences=1)
+        self.check_error(three, "`test_sentences` is -1", train=train, test_sentences=-1)
+        self.check_error(three, "`min_count` is 0", train=train, min_count=0)
+        self.check_error(three, "`vocabulary_size` is 3", train=train, vocabulary_size=3)
+        self.check_error(three, "`workers` is 0", train=train, workers=0)
+        self.check_error(three, "`seed` is -1", train=train, seed=-1)
+        self.check_error(three, "`boundary` is 'page'", train=train, boundary="page")
+        self.check_error(three, "`punkt` is 'german'", texts=train, punkt="german")
+        self.check_error(three, "no text encoding 'klingon'", train=train, encoding="klingon")
+
+    def test_missing_sentence_model(self, three, monkeypatch):
+        import nltk.data
+
+        monkeypatch.setattr(nltk.data, "path", [str(three)])
+        self.check_error(three, "nltk.downloader punkt_tab", texts=three / "train")
+
+    def test_full_disk(self, three, monkeypatch):
+        def full(*_):
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(prepare_module.SplitWriter, "write", full)
+        self.check_error(three, "no space left on the disk", train=three / "train")
+
+
+class TestParts:
+    """A text that several machines tokenize, one part each."""
+
+    @pytest.fixture
+    def works(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(tokenize_files, "PROSE_UNIT_BYTES", 2000)
+        for name in ("one", "two", "three"):
+            (tmp_path / name).write_text(PROSE + f"Then {name} came. And {name} was late.\n" * 9)
+        return [tmp_path / name for name in ("one", "two", "three")]
+
+    OPTIONS = {"lowercase": True, "punkt": "train", "workers": 1}  # noqa: RUF012
+
+    @pytest.mark.parametrize("parts", [1, 3, 50])
+    def test_the_store_is_the_same_as_without_parts(self, works, tmp_path, parts):
+        whole = prepare(works, out=tmp_path / "whole", min_count=2, **self.OPTIONS)
+        for number in reversed(range(1, parts + 1)):
+            part = prepare_part(number, parts, works, out=tmp_path / "store", **self.OPTIONS)
+            assert part == tmp_path / f"store.part-{number}-of-{parts}"
+        store = prepare(works, out=tmp_path / "store", min_count=2, parts=parts, **self.OPTIONS)
+        for path in whole.path.iterdir():
+            assert (store.path / path.name).read_bytes() == path.read_bytes()
+        assert nothing_left(tmp_path, "one", "two", "three", "whole", "store")
+
+    def test_wrong_parts_are_rejected(self, works, tmp_path):
+        def join(**changes):
+            return prepare(works, out=tmp_path / "store", parts=2, **(self.OPTIONS | changes))
+
+        with pytest.raises(NcelmError, match=r"store.part-1-of-2 is missing: make it first, with .* --shard 1/2"):
+            join()
+        for number in (1, 2):
+            prepare_part(number, 2, works, out=tmp_path / "store", **self.OPTIONS)
+        with pytest.raises(NcelmError, match="another text or with other options"):
+            join(lowercase=False)
+        with pytest.raises(NcelmError, match="exists already"):
+            prepare_part(1, 2, works, out=tmp_path / "store", **self.OPTIONS)
+        with pytest.raises(NcelmError, match="part 3 of 2 does not exist"):
+            prepare_part(3, 2, works, out=tmp_path / "store", **self.OPTIONS)
+        (numbers, *_) = sorted((tmp_path / "store.part-1-of-2").rglob("*.numbers"))
+        numbers.write_bytes(numbers.read_bytes()[:-8] + b"\xff" * 8)
+        with pytest.raises(NcelmError, match="part-1-of-2 is damaged: make the part again"):
+            join()
+        numbers.unlink()
+        with pytest.raises(NcelmError, match="make the part again"):
+            join()
+        assert not (tmp_path / "store").exists()
+        assert (tmp_path / "store.part-2-of-2").exists()
+
+    def test_on_the_command_line(self, works, tmp_path, capsys):
+        command = ["prepare", *map(str, works), "--out", str(tmp_path / "store"), "--punkt", "train"]
+        for number in (1, 2):
+            assert main([*command, "--shard", f"{number}/2"]) == 0
+            assert f"shard {number}/2 is done" in capsys.readouterr().out
+        assert main([*command, "--join", "2", "--shard", "1/2"]) == 2
+        assert main([*command, "--shard", "3/2"]) == 2
+        assert "the first is 1/8" in capsys.readouterr().err
+        assert main([*command, "--join", "2"]) == 0
+        assert TokenStore.open(tmp_path / "store").split("train").tokens > 1000
