@@ -2,15 +2,27 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
 from ncelm.errors import NcelmError
-from ncelm.kernels import steps as kernels
+from ncelm.kernels import math32
+from ncelm.kernels import noise as noise_kernels
+from ncelm.kernels import random as random_kernels
+from ncelm.kernels.compile import callable_from_python
 from ncelm.losses import reference as ref
 from ncelm.noise import BigramNoise, Noise, alias_table
 from ncelm.text.prepare import prepare
+
+exp32, log32 = callable_from_python(math32.exp32), callable_from_python(math32.log32)
+draw, stream_key, permutation_bits, permuted = (
+    callable_from_python(getattr(random_kernels, name))
+    for name in ("draw", "stream_key", "permutation_bits", "permuted")
+)
+draw_follower, log_k_follower = (
+    callable_from_python(getattr(noise_kernels, name)) for name in ("draw_follower", "log_k_follower")
+)
 
 COUNTS = np.array([50, 30, 10, 0, 1, 9])
 weights = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=60)
@@ -87,19 +99,19 @@ def test_bigram_noise_is_exact(bigrams, boundary):
         log_p = noise.log_probabilities(before)
         assert np.exp(log_p).sum() == pytest.approx(1.0, abs=1e-9)
         np.testing.assert_allclose(np.exp(log_p), ref.bigram_noise(counts[before], noise.unigram.probabilities, 2.5))
-        compiled = [kernels.log_k_follower(before, word, table) for word in range(size)]
+        compiled = [log_k_follower(before, word, table) for word in range(size)]
         np.testing.assert_allclose(compiled, log_p + np.log(7), atol=1e-5)
 
 
 def test_bigram_sampler_passes_a_chi_square_test(bigrams):
     noise = BigramNoise.from_store(bigrams["sentence"], 30.0)
     table, size = noise.table(1), len(bigrams["sentence"].vocabulary)
-    key = np.uint64(kernels.stream_key(3, 0, 0))
+    key = np.uint64(stream_key(3, 0, 0))
     for before in (2, size):
         drawn = np.zeros(size)
         for i in range(20_000):
-            first, second = (np.uint64(kernels.draw(key, 2 * i + j)) for j in (0, 1))
-            drawn[kernels.draw_follower(first, second, before, table)] += 1
+            first, second = (np.uint64(draw(key, 2 * i + j)) for j in (0, 1))
+            drawn[draw_follower(first, second, before, table)] += 1
         expected = np.exp(noise.log_probabilities(before)) * drawn.sum()
         assert stats.chisquare(drawn, expected).pvalue > 1e-3
 
@@ -123,38 +135,37 @@ def test_streams_depend_on_seed_step_and_example_only():
 
 
 def test_random_bits_are_uniform_and_uncorrelated():
-    draws = np.array(
-        [[int(kernels.draw(np.uint64(kernels.stream_key(0, 0, e)), j)) for j in range(64)] for e in range(256)]
-    )
+    draws = np.array([[int(draw(np.uint64(stream_key(0, 0, e)), j)) for j in range(64)] for e in range(256)])
     uniform = draws.astype(np.float64) / 2**64
     assert stats.kstest(uniform.ravel(), "uniform").pvalue > 1e-3
     assert abs(np.corrcoef(uniform[:-1].ravel(), uniform[1:].ravel())[0, 1]) < 0.03
     assert abs(np.corrcoef(uniform[:, :-1].ravel(), uniform[:, 1:].ravel())[0, 1]) < 0.03
 
 
+@settings(deadline=None)  # the first call compiles
 @given(st.integers(1, 3000), st.integers(0, 2**63))
 def test_permutation_visits_every_place_once(size, key):
-    half = np.uint64(kernels.permutation_bits(size))
-    places = [kernels.permuted(i, size, np.uint64(key), half) for i in range(size)]
+    half = np.uint64(permutation_bits(size))
+    places = [permuted(i, size, np.uint64(key), half) for i in range(size)]
     assert sorted(places) == list(range(size))
 
 
 def test_permutation_looks_random():
     size = 10_000
-    half = np.uint64(kernels.permutation_bits(size))
-    places = np.array([kernels.permuted(i, size, np.uint64(12345), half) for i in range(size)])
+    half = np.uint64(permutation_bits(size))
+    places = np.array([permuted(i, size, np.uint64(12345), half) for i in range(size)])
     assert abs(np.corrcoef(places, np.arange(size))[0, 1]) < 0.05
     assert abs(np.corrcoef(places[:-1], places[1:])[0, 1]) < 0.05
 
 
 def test_exp_is_accurate():
     x = np.linspace(-30, 30, 10_001).astype(np.float32)
-    fast = np.array([kernels.exp32(value) for value in x], np.float64)
+    fast = np.array([exp32(value) for value in x], np.float64)
     exact = np.exp(x.astype(np.float64))
     assert np.abs(fast / exact - 1).max() < 2.5e-6
 
 
 def test_log32_is_the_logarithm():
     x = np.concatenate([np.geomspace(1e-9, 1, 20_001), 1 - np.geomspace(1e-7, 0.5, 2001)]).astype(np.float32)
-    fast = np.array([kernels.log32(value) for value in x], np.float64)
+    fast = np.array([log32(value) for value in x], np.float64)
     np.testing.assert_allclose(fast, np.log(x.astype(np.float64)), atol=2e-6, rtol=2e-6)

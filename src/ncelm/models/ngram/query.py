@@ -58,7 +58,7 @@ class NGramModel:
         from ncelm.kernels.ngram import Trie
 
         arrays = (self.words, self.children, self.log_probabilities, self.log_backoffs)
-        return Trie(self.order, *map(_read_only, arrays))
+        return Trie(self.order, *map(records.read_only, arrays))
 
     def score_positions(
         self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
@@ -82,13 +82,6 @@ class NGramModel:
         out = np.empty(self.counts[0] - 1, np.float64)
         kernels.distribution(self.view(), np.asarray(history, np.int64), out)
         return out * LN_10
-
-
-def _read_only(array: np.ndarray) -> np.ndarray:
-    """Return a read-only view: one type for arrays in memory and in mapped files, so kernels are compiled once."""
-    view = np.asarray(array).view()
-    view.flags.writeable = False
-    return view
 
 
 def save(model: NGramModel, path: Path) -> None:
