@@ -6,6 +6,7 @@ Every function here has one implementation for full and one for diagonal matrice
 import numpy as np
 
 from ncelm.kernels.compile import generic, implements, inline
+from ncelm.kernels.math32 import copy
 from ncelm.kernels.optimizers import ONE, prefetch_state, update_row
 from ncelm.kernels.random import draw
 from ncelm.kernels.records import DiagonalMatrices, Dropout, FullMatrices, TiedGradients
@@ -100,7 +101,7 @@ def _project(matrices, item, index, plan, context_vectors):
     last = min(first + POSITION_BLOCK, positions.counts[index, i])
     if first < last:
         for u in range(first, last):
-            matrices.gathered[i, u] = context_vectors[positions.words[index, i, u]]
+            copy(context_vectors[positions.words[index, i, u]], matrices.gathered[i, u])
         multiply(matrices.gathered[i, first:last], False, matrices.transposed[i], matrices.projected[i, first:last])
 
 
@@ -213,7 +214,7 @@ def _update_context(tied, g, word, optimizer, table, state, gradient, rate, deca
 
 @implements(_finish_context, TiedGradients)
 def _keep_context_gradient(tied, g, word, optimizer, table, state, gradient, rate, decay):
-    tied.contexts[g] = gradient
+    copy(gradient, tied.contexts[g])
 
 
 # -- updates -----------------------------------------------------------------------------------------------------------
@@ -292,4 +293,4 @@ def _full_context_gradient(matrices, tied, g, index, groups, out):
 @implements(_context_gradient, DiagonalMatrices)
 def _diagonal_context_gradient(matrices, tied, g, index, groups, out):
     if tied is not None:
-        out[:] = tied.contexts[g]
+        copy(tied.contexts[g], out)

@@ -4,6 +4,7 @@ import numpy as np
 
 from ncelm.kernels.compile import generic, implements
 from ncelm.kernels.contexts import blocks, drop, predict
+from ncelm.kernels.math32 import copy
 from ncelm.kernels.optimizers import ONE, update_row, update_value
 from ncelm.kernels.products import VOCABULARY_BLOCK, add_product, exponentiate, word_gradients
 from ncelm.kernels.records import ExactLikelihood, TiedGradients
@@ -72,7 +73,7 @@ def _examples(strategy, item, index, plan, matrices, dropout, optimizer, paramet
             if v0 <= target < v1:
                 objective += scores[e, target - v0] + biases[target]
         exponentiate(scores, biases[v0:v1], largest, total)
-        shifts[block] = largest
+        copy(largest, shifts[block])
     for e in range(n):
         log_z = np.float64(largest[e]) + np.log(total[e])
         objective -= log_z
@@ -129,7 +130,7 @@ def _update_word(tied, word, optimizer, table, state, gradient, rate, decay):
 
 @implements(finish_word, TiedGradients)
 def _keep_gradient(tied, word, optimizer, table, state, gradient, rate, decay):
-    tied.targets[word] = gradient
+    copy(gradient, tied.targets[word])
 
 
 @implements(finish_targets_items, ExactLikelihood)

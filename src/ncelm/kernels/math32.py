@@ -63,6 +63,13 @@ def log32(x):
 
 
 @inline
+def copy(source, out):
+    """out[:] = source, without the check of shapes that Numba compiles into every assignment of arrays."""
+    for t in range(out.size):
+        out[t] = source[t]
+
+
+@inline
 def dot(a, b):
     """Σ a b of two float32 vectors."""
     total = np.float32(0.0)

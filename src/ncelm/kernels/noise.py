@@ -3,6 +3,7 @@
 import numpy as np
 
 from ncelm.kernels.compile import generic, implements, inline, kernel
+from ncelm.kernels.math32 import copy
 from ncelm.kernels.random import draw, stream_key
 from ncelm.kernels.records import BigramNoiseTable, NoiseTable
 
@@ -100,4 +101,4 @@ def _keep_log_k_noise(noise, planned, log_k_noise):
 
 @implements(replace_log_k_noise, BigramNoiseTable)
 def _replace_log_k_noise(noise, planned, log_k_noise):
-    log_k_noise[: planned.size] = planned
+    copy(planned, log_k_noise[: planned.size])

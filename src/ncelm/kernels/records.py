@@ -224,6 +224,18 @@ class Workspace(NamedTuple):
     importance: np.ndarray | None  # (G, blocks, 7) float64: see losses.IMPORTANCE_FIELDS
 
 
+class ScoreScratch(NamedTuple):
+    """Buffers of each thread for scoring. One leading thread index; n is the number of words in a work item."""
+
+    contexts: np.ndarray  # (threads, n, c) int64
+    predicted: np.ndarray  # (threads, n, d) float32
+    gathered: np.ndarray  # full matrices: (threads, n, d) float32
+    projected: np.ndarray  # full matrices: (threads, n, d) float32
+    block: np.ndarray  # (threads, n × VOCABULARY_BLOCK) float32
+    largest: np.ndarray  # (threads, n) float32
+    total: np.ndarray  # (threads, n) float64
+
+
 class Scratch(NamedTuple):
     """Buffers of each thread, so that training kernels allocate nothing. One leading thread index."""
 

@@ -21,7 +21,7 @@ from ncelm.kernels.losses import (
     shared_noise_gradients,
     shared_target_gradient,
 )
-from ncelm.kernels.math32 import dot
+from ncelm.kernels.math32 import copy, dot
 from ncelm.kernels.optimizers import ONE, update_row, update_value
 from ncelm.kernels.per_example import prefetch_target
 from ncelm.kernels.products import add_product, word_gradients
@@ -63,7 +63,7 @@ def _gather(strategy, item, index, plan, parameters, workspace):
         word = plan.words[index, size + j, 0]
         if table.size > IN_CACHE and j + PREFETCH_DISTANCE < count:
             prefetch(table, np.int64(plan.words[index, size + j + PREFETCH_DISTANCE, 0]))
-        noise.rows[j] = table[word]
+        copy(table[word], noise.rows[j])
         noise.shifts[j] = parameters.biases[word] - strategy.noise.log_k_probability[word]
 
 
@@ -231,7 +231,7 @@ def _update_target(tied, g, word, optimizer, table, state, gradient, rate, decay
 
 @implements(finish_target, TiedGradients)
 def _keep_target_gradient(tied, g, word, optimizer, table, state, gradient, rate, decay):
-    tied.targets[g] = gradient
+    copy(gradient, tied.targets[g])
 
 
 @implements(tied_groups, SharedNoise)

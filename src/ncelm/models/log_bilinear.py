@@ -162,7 +162,8 @@ class LogBilinear:
         if contexts.size and not 0 <= contexts.min() <= contexts.max() <= self.biases.size:
             raise IndexError(f"context words must be ids from 0 to {self.biases.size}")
         out = np.empty((len(contexts), self.config.dim), np.float32)
-        score.predict(self.matrices, self.context_vectors, contexts, out)
+        scratch = np.empty((2, *out.shape), np.float32)
+        score.predict(self.matrices, self.context_vectors, contexts, scratch[0], scratch[1], out)
         return out
 
     @property
@@ -182,7 +183,8 @@ class LogBilinear:
         scores, log_z = np.empty(last - first, np.float32), np.empty(last - first) if normalised else None
         corpus = corpus._replace(before=self.config.context)
         parameters = records.Parameters(*map(records.read_only, self.parameters()))
-        team.run(score.score_positions, 1, corpus, parameters, first, last, scores, log_z)
+        scratch = score.score_scratch(parameters, team.threads, normalised)
+        team.run(score.score_positions, 1, corpus, parameters, first, last, scores, log_z, scratch)
         return scores, np.zeros(last - first) if log_z is None else log_z
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:

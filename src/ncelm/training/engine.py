@@ -55,6 +55,8 @@ def check(config: TrainConfig) -> None:
         if type(chosen) not in registry:
             known = ", ".join(each.name for each in registry)
             raise NcelmError(f"`{name}` {chosen.name} is not implemented by `engine` compiled: choose one of {known}")
+    if config.regularization.clip_norm:
+        raise NcelmError("`clip_norm` is not implemented by `engine` compiled: leave it out, or choose `engine` torch")
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
