@@ -60,7 +60,7 @@ def predict_rows(matrices, context_vectors, contexts, gathered, projected, out):
 def score_positions(thread, threads, sync, corpus, parameters, first, last, scores, log_z, scratch):
     """s(w, h) and log Z(h) = log Σ_w exp s(w, h) of the words at positions first..last - 1 of a text.
 
-    log P(w|h) = s(w, h) − log Z(h) (Eq. 1). Each thread holds at most SCORE_BLOCK × VOCABULARY_BLOCK scores. If log_z is
+    log P(w|h) = s(w, h) − log Z(h) (Eq. 1). A thread holds at most SCORE_BLOCK × VOCABULARY_BLOCK scores. If log_z is
     None, only s(w, h) is computed, which does not need the other words of the vocabulary.
     """
     sync, corpus, parameters, scores, scratch = borrowed((sync, corpus, parameters, scores, scratch))
