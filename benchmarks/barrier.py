@@ -32,7 +32,7 @@ from numba import njit, prange
 
 from common import append_history, argument_parser, log, markdown_table, report_header
 from ncelm.io.machine import environment_info
-from ncelm.kernels.steps import _take_item, _wait_for_all
+from ncelm.kernels.barrier import take_item, wait_for_all
 from ncelm.kernels.threads import Team
 
 PHASE_MICROSECONDS = (1, 2, 5, 10, 20, 50, 100, 500)  # work of a phase on one thread
@@ -62,11 +62,11 @@ def with_barrier(thread, threads, sync, phases, length, out):
     """All phases by one thread of a team, as in the training kernels."""
     for phase in range(phases):
         while True:
-            item = _take_item(sync, phase)
+            item = take_item(sync, phase)
             if item >= ITEMS:
                 break
             out[item] += work(item, length)
-        _wait_for_all(sync, phase, threads)
+        wait_for_all(sync, phase, threads)
 
 
 @njit(parallel=True, nogil=True)

@@ -97,8 +97,9 @@ class NcelmTrainer:
             case "pairs":
                 return contexts, words
             case "shared":  # the plan has distinct noise words and the number of draws of each
-                draws = torch.tensor(plan.draws[0, : plan.distinct[0]], dtype=torch.int64)
-                noise = words[size : size + int(plan.distinct[0]), 0].repeat_interleave(draws)
+                distinct = int(plan.shared.counts[0])
+                draws = torch.tensor(plan.shared.multiplicities[0, :distinct], dtype=torch.int64)
+                noise = words[size : size + distinct, 0].repeat_interleave(draws)
                 return contexts, words[:size, 0], noise
         return contexts, words[:size, 0]
 

@@ -112,20 +112,17 @@ def new_engine(
     Training starts from `model`, by default from random parameters.
     """
     from ncelm.models.log_bilinear import LogBilinear
-    from ncelm.noise import Noise, noise_of
-    from ncelm.training.config import Adagrad
+    from ncelm.noise import Noise
+    from ncelm.training.checkpoint import SnapshotShapes
     from ncelm.training.engine import create
+    from ncelm.training.setup import noise_distribution
 
-    kind = config.noise
-    noise = noise_of(store, kind.name, getattr(kind, "power", 0.0), getattr(kind, "smoothing", 0.0))
     if model is None:
         unigram = Noise.from_counts(store.vocabulary.counts).probabilities
         model = LogBilinear.initialise(config.model, unigram, config.seed, config.init.std)
-    optimizer_state = {}
-    if isinstance(config.optimizer, Adagrad):
-        start = np.float32(config.optimizer.initial_accumulator)
-        optimizer_state = {"accumulator": {name: np.full_like(a, start) for name, a in model.arrays().items()}}
-    return create(model, optimizer_state, noise, store, config, team)
+    shapes = {name: array.shape for name, array in model.arrays().items()}
+    optimizer_state = SnapshotShapes(shapes, config.optimizer, contexts=0, carried={}).optimizer_state()
+    return create(model, optimizer_state, noise_distribution(store, config), store, config, team)
 
 
 def zipf_store(folder: Path, vocabulary: int, words: int = 1_000_000) -> "TokenStore":

@@ -29,7 +29,25 @@ from common import append_history, argument_parser, log, new_engine, report_head
 from ncelm.errors import NcelmError
 from ncelm.io.machine import environment_info
 from ncelm.kernels import records
-from ncelm.kernels import steps as kernels
+from ncelm.kernels.contexts import (
+    IN_CACHE,
+    context_gradients,
+    context_update_items,
+    gradient_items,
+    project,
+    project_items,
+    update_contexts,
+    update_matrices,
+)
+from ncelm.kernels.exact import EXAMPLE_BLOCK
+from ncelm.kernels.math32 import exp32
+from ncelm.kernels.noise import draw_word
+from ncelm.kernels.plan import plan_minibatch
+from ncelm.kernels.products import VOCABULARY_BLOCK
+from ncelm.kernels.random import draw
+from ncelm.kernels.simd import borrowed, prefetch, score_rows
+from ncelm.kernels.steps import scratch_of
+from ncelm.kernels.strategies import after_examples, after_examples_items, example_items, examples
 from ncelm.kernels.threads import Team
 from ncelm.models.log_bilinear import ModelConfig
 from ncelm.noise import Noise
@@ -49,13 +67,13 @@ compiled = njit(fastmath=True, nogil=True, error_model="numpy")
 @compiled
 def read_rows(table, rows, vector, dots):
     """Dot products of rows with a vector, by the fastest loop of the kernels (eight rows at a time)."""
-    if table.size <= kernels.IN_CACHE:
-        kernels._score_rows(vector, table, rows, dots)
+    if table.size <= IN_CACHE:
+        score_rows(vector, table, rows, dots)
         return
     for first in range(0, rows.size, BLOCK):
         for r in range(min(first + BLOCK, rows.size), min(first + 2 * BLOCK, rows.size)):  # prefetch the next block
-            kernels._fetch(table, np.int64(rows[r]))
-        kernels._score_rows(vector, table, rows[first : first + BLOCK], dots[first : first + BLOCK])
+            prefetch(table, np.int64(rows[r]))
+        score_rows(vector, table, rows[first : first + BLOCK], dots[first : first + BLOCK])
 
 
 @compiled
@@ -71,7 +89,7 @@ def update_rows(table, rows, vector):
 def draw_words(count, columns, out):
     """Draw words from an alias table."""
     for i in range(count):
-        out[i & 1023] = kernels.draw_word(kernels.draw(np.uint64(7), i), columns)
+        out[i & 1023] = draw_word(draw(np.uint64(7), i), columns)
 
 
 @compiled
@@ -85,7 +103,7 @@ def count_words(words, counts):
 def exponentials(scores, out):
     """One exponential per number."""
     for i in range(scores.size):
-        out[i] = kernels.exp32(scores[i])
+        out[i] = exp32(scores[i])
 
 
 @compiled
@@ -99,7 +117,7 @@ def many_exponentials(scores, out, times):
 def sigmoids(scores, out):
     """One exponential and one division per number."""
     for i in range(scores.size):
-        out[i] = np.float32(1.0) / (np.float32(1.0) + kernels.exp32(-scores[i]))
+        out[i] = np.float32(1.0) / (np.float32(1.0) + exp32(-scores[i]))
 
 
 @compiled
@@ -234,98 +252,85 @@ def _arithmetic(pool: ThreadPoolExecutor, threads: int) -> float:
 # -- the phases of a minibatch: ncelm and the lower bound --------------------------------------------------------------
 
 
-@njit
-def _plan(engine_seed, row, step, batch, corpus, noise, plan, diagonal, scratch, spare):
-    corpus, noise, plan, scratch, spare = kernels.borrowed((corpus, noise, plan, scratch, spare))
-    kernels._plan_minibatch(
-        corpus, noise, engine_seed, 0, step, step * batch, batch, row, plan, diagonal, scratch, spare
+@compiled
+def plan_phase(steps, corpus, strategy, matrices, plan, scratch):
+    """Plan one minibatch."""
+    own = scratch_of(scratch, 0)
+    plan_minibatch(corpus, strategy, matrices, steps, 0, plan, own.counts, own.order)
+
+
+@compiled
+def project_phase(matrices, plan, parameters):
+    """C_i r_w of the unique words of each position."""
+    matrices, plan, parameters = borrowed((matrices, plan, parameters))
+    for item in range(project_items(matrices, plan)):
+        project(matrices, item, 0, plan, parameters.context_vectors)
+
+
+@compiled
+def example_phase(strategy, matrices, optimizer, plan, parameters, state, workspace, rates, scratch):
+    """Scores and score gradients of all examples, and the updates of singleton rows."""
+    strategy, matrices, plan, parameters, state, workspace, rates, scratch = borrowed(
+        (strategy, matrices, plan, parameters, state, workspace, rates, scratch)
     )
+    own = scratch_of(scratch, 0)
+    for item in range(example_items(strategy, 0, plan)):
+        examples(strategy, item, 0, plan, matrices, None, optimizer, parameters, state, workspace, rates, own)
 
 
-@njit
-def _projects(items, row, plan, theta, work):
-    plan, theta, work = kernels.borrowed((plan, theta, work))
-    for item in range(items):
-        kernels._project(theta.matrices, item, row, plan, theta, work)
-
-
-@njit
-def _examples(items, row, plan, noise, method, theta, squares, constants, work, rates, scores, log_k_noise, posterior):
-    plan, noise, theta, squares, constants, work, rates, scores, log_k_noise, posterior = kernels.borrowed(
-        (plan, noise, theta, squares, constants, work, rates, scores, log_k_noise, posterior)
+@compiled
+def target_phase(strategy, optimizer, plan, parameters, state, workspace, rates, scratch):
+    """Updates of target words."""
+    strategy, plan, parameters, state, workspace, rates, scratch = borrowed(
+        (strategy, plan, parameters, state, workspace, rates, scratch)
     )
-    for item in range(items):
-        kernels._sampled_examples(
-            theta.matrices, item, row, plan, noise, method, theta, squares, constants, work, rates, scores,
-            log_k_noise, posterior,
-        )  # fmt: skip
+    own = scratch_of(scratch, 0)
+    for item in range(after_examples_items(strategy, 0, plan, parameters)):
+        after_examples(strategy, item, 0, plan, optimizer, parameters, state, workspace, rates, own)
 
 
-@njit
-def _targets(items, row, plan, method, theta, squares, work, rates, gradient, weights, used):
-    plan, theta, squares, work, rates = kernels.borrowed((plan, theta, squares, work, rates))
-    for item in range(items):
-        kernels._sampled_targets(item, row, plan, method, theta, squares, work, rates, False, gradient, weights, used)
+@compiled
+def context_phase(matrices, optimizer, plan, parameters, state, workspace, rates, scratch):
+    """Gradients of context words and matrices; diagonal matrices: also the updates of context words."""
+    matrices, plan, parameters, state, workspace, rates, scratch = borrowed(
+        (matrices, plan, parameters, state, workspace, rates, scratch)
+    )
+    own = scratch_of(scratch, 0)
+    for item in range(gradient_items(matrices, 0, plan)):
+        context_gradients(
+            matrices, item, 0, plan, optimizer, parameters, state, workspace, rates, own.gradient, own.sums
+        )
 
 
-@njit
-def _contexts(items, row, plan, theta, squares, work, rates, gradient):
-    plan, theta, squares, work, rates = kernels.borrowed((plan, theta, squares, work, rates))
-    for item in range(items):
-        kernels._context_gradients(theta.matrices, item, row, plan, theta, squares, work, rates, False, gradient)
-
-
-@njit
-def _updates(items, groups, row, plan, theta, squares, work, rates, gradient):
-    plan, theta, squares, work, rates = kernels.borrowed((plan, theta, squares, work, rates))
-    for item in range(items):
-        kernels._update_matrices(theta.matrices, item, row, plan, squares, work, rates)
-    for item in range(groups):
-        kernels._update_contexts(theta.matrices, item, row, plan, theta, squares, work, rates, gradient)
+@compiled
+def update_phase(matrices, optimizer, plan, parameters, state, workspace, rates, scratch):
+    """Updates of matrices and, with full matrices, of context words."""
+    matrices, plan, parameters, state, workspace, rates, scratch = borrowed(
+        (matrices, plan, parameters, state, workspace, rates, scratch)
+    )
+    own = scratch_of(scratch, 0)
+    for i in range(matrices.values.shape[0]):
+        update_matrices(matrices, i, 0, plan, optimizer, state.matrices, workspace, rates)
+    for item in range(context_update_items(matrices, workspace.tied, 0, plan)):
+        update_contexts(matrices, item, 0, plan, optimizer, parameters, state, workspace, rates, own.gradient)
 
 
 def measured_phases(engine: Engine, timer: Timer) -> dict[str, float]:
     """Return the seconds of each phase of one minibatch on one thread."""
-    plan, theta, work, squares, batch = engine.plan, engine.parameters, engine.work, engine.squares, engine.sizes.batch
-    c, d = theta.matrices.shape[:2]
-    diagonal, block = theta.matrices.ndim == 2, kernels.GROUP_BLOCK
-    scratch = np.zeros(len(theta.context_vectors), np.int32)
-    spare = np.empty(max(plan.context_order.shape[1], plan.target_order.shape[1]), np.int32)
-    padded = kernels.padded_samples(plan.words.shape[2])
-    gradient, weights = np.empty(d, np.float32), np.empty(plan.target_order.shape[1], np.float32)
-    used = np.empty(plan.target_order.shape[1], np.int32)
-    nothing = np.zeros(engine.sizes.planned, np.float32)
-    rates = records.Rates(nothing, nothing, engine.penalties)
-    positions = 0 if diagonal else c * -(-batch // kernels.POSITION_BLOCK)
-    groups, targets = -(-int(plan.context_groups[0]) // block), -(-int(plan.target_groups[0]) // block)
-    seed = np.uint64(0)
-    common = (plan, theta, squares, work, rates, gradient)
-    return {
-        "plan": timer.best(
-            lambda: _plan(seed, 0, 0, batch, engine.corpus, engine.noise, plan, diagonal, scratch, spare)
-        ),
-        "project": timer.best(lambda: _projects(positions, 0, plan, theta, work)),
-        "scores and score gradients": timer.best(
-            lambda: _examples(
-                -(-batch // kernels.EXAMPLE_BLOCK),
-                0,
-                plan,
-                engine.noise,
-                engine.method,
-                theta,
-                squares,
-                engine.constants,
-                work,
-                rates,
-                *padded,
-            )
-        ),
-        "update targets": timer.best(
-            lambda: _targets(targets, 0, plan, engine.method, theta, squares, work, rates, gradient, weights, used)
-        ),
-        "context gradients": timer.best(lambda: _contexts(groups if diagonal else positions, 0, *common)),
-        "update contexts": timer.best(lambda: _updates(c, 0 if diagonal else groups, 0, *common)),
+    zeros = np.zeros(engine.planned, np.float32)  # parameters do not change
+    rates = records.Rates(zeros, zeros, engine.weight_decay)
+    steps = records.Steps(engine.seed, 0, 0, 1, engine.sizes.batch, 0)
+    strategy, matrices, optimizer, plan = engine.strategy, engine.matrices, engine.optimizer, engine.plan
+    rest = engine.parameters, engine.state, engine.workspace, rates, engine.scratch
+    phases: dict[str, Callable[[], object]] = {
+        "plan": lambda: plan_phase(steps, engine.corpus, strategy, matrices, plan, engine.scratch),
+        "project": lambda: project_phase(matrices, plan, engine.parameters),
+        "scores and score gradients": lambda: example_phase(strategy, matrices, optimizer, plan, *rest),
+        "update targets": lambda: target_phase(strategy, optimizer, plan, *rest),
+        "context gradients": lambda: context_phase(matrices, optimizer, plan, *rest),
+        "update contexts": lambda: update_phase(matrices, optimizer, plan, *rest),
     }
+    return {name: timer.best(phase) for name, phase in phases.items()}
 
 
 def bound_phases(engine: Engine, timer: Timer) -> dict[str, float]:
@@ -334,18 +339,19 @@ def bound_phases(engine: Engine, timer: Timer) -> dict[str, float]:
     The first reads of rows of the tables are timed over successive minibatches, so that rows come from the same level
     of the memory hierarchy as in training. In later phases rows are cached.
     """
-    plan, theta, work = engine.plan, engine.parameters, engine.work
-    (c, d), batch = theta.matrices.shape[:2], engine.sizes.batch
+    plan, theta, work = engine.plan, engine.parameters, engine.workspace
+    positions, targets = plan.position_groups, plan.target_groups
+    (c, d), batch = engine.matrices.values.shape[:2], engine.sizes.batch
     vector = np.random.default_rng(0).standard_normal(d, np.float32)
-    full = theta.matrices.ndim == 3
+    full = positions is not None
     words = np.ascontiguousarray(plan.words[0]).ravel()  # (B (k + 1),)
     contexts = np.ascontiguousarray(plan.contexts[0]).ravel()  # (B c,)
-    groups = plan.target_groups[0]
-    target_words = plan.target_words[0, :groups].copy()
-    context_words = plan.context_words[0, : plan.context_groups[0]].copy()
-    by_word = plan.target_rows[0, : plan.target_offsets[0, groups]].copy()  # the examples of each target, word by word
+    groups = targets.counts[0]
+    target_words = targets.words[0, :groups].copy()
+    context_words = plan.context_groups.words[0, : plan.context_groups.counts[0]].copy()
+    by_word = targets.rows[0, : targets.offsets[0, groups]].copy()  # the examples of each target, word by word
     singletons = words.size - by_word.size  # words that occur once in the minibatch
-    examples = np.repeat(np.arange(batch), c)
+    of_contexts = np.repeat(np.arange(batch), c)  # the example of each context word
     counts, out = np.zeros(len(theta.context_vectors), np.int64), np.empty(1024, np.int64)
     scores, results = np.zeros(words.size, np.float32), np.empty(words.size, np.float32)
 
@@ -364,19 +370,19 @@ def bound_phases(engine: Engine, timer: Timer) -> dict[str, float]:
         return timer.best(lambda: update_rows(table, which, nothing))
 
     drawn = words.size - batch
-    plan_bound = timer.best(lambda: draw_words(drawn, engine.noise.columns, out))
+    plan_bound = timer.best(lambda: draw_words(drawn, engine.strategy.noise.columns, out))
     plan_bound += 2 * timer.best(lambda: count_words(words, counts)) + 2 * timer.best(
         lambda: count_words(contexts, counts)
     )
     products, projected = 0.0, np.zeros(0, np.int32)
     if full:
-        groups_of = plan.position_groups[0].tolist()
-        projected = np.concatenate([plan.position_words[0, i, :count] for i, count in enumerate(groups_of)])
+        groups_of = positions.counts[0].tolist()
+        projected = np.concatenate([positions.words[0, i, :count] for i, count in enumerate(groups_of)])
         for count in groups_of:
             a, b = np.zeros((count, d), np.float32), np.zeros((d, d), np.float32)
             products += timer.best(lambda a=a, b=b: product(a, b, np.empty_like(a), 1))
     from_contexts = (
-        rows(work.projected.reshape(-1, d), plan.position_slots[0].ravel())
+        rows(engine.matrices.projected.reshape(-1, d), positions.slots[0].ravel())
         if full
         else rows(theta.context_vectors, *of_all(plan.contexts))
     )
@@ -392,7 +398,7 @@ def bound_phases(engine: Engine, timer: Timer) -> dict[str, float]:
         + updated(theta.target_vectors, np.tile(words[:BLOCK], 100)) / (100 * BLOCK) * singletons,
         "update targets": rows(work.predicted, by_word) + updated(theta.target_vectors, target_words),
         # with diagonal matrices, gradients of the word and of the matrix
-        "context gradients": rows(work.gradients, examples) * (1 if full else 2)
+        "context gradients": rows(work.predicted_gradients, of_contexts) * (1 if full else 2)
         + (2 * products if full else updated(theta.context_vectors, context_words)),
         "update contexts": updated(theta.context_vectors, context_words) if full else 0.0,
     }
@@ -401,8 +407,8 @@ def bound_phases(engine: Engine, timer: Timer) -> dict[str, float]:
 def exact_bound(engine: Engine, timer: Timer) -> float:
     """Return the lower bound of exact maximum likelihood: three products over the vocabulary, one exp per score."""
     vocabulary, d = engine.parameters.target_vectors.shape
-    batch, block = engine.sizes.batch, kernels.VOCABULARY_BLOCK
-    a, b = np.zeros((kernels.ML_EXAMPLE_BLOCK, d), np.float32), np.zeros((d, block), np.float32)
+    batch, block = engine.sizes.batch, VOCABULARY_BLOCK
+    a, b = np.zeros((EXAMPLE_BLOCK, d), np.float32), np.zeros((d, block), np.float32)
     seconds = timer.best(lambda: product(a, b, np.empty((len(a), block), np.float32), 1))
     scores = np.zeros(100_000, np.float32)
     each = timer.best(lambda: exponentials(scores, np.empty_like(scores))) / scores.size

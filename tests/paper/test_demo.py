@@ -26,7 +26,7 @@ def small(monkeypatch, small_store):
 
 def test_demo_compares_nce_and_maximum_likelihood(small, tmp_path):
     messages = []
-    results = demo.demo(tmp_path / "demo", 2, messages.append, lambda at: None)
+    results = demo.demo(tmp_path / "demo", 1, messages.append, lambda at: None)
     assert set(results) == {"NCE", "ML"}
     for result in results.values():
         assert result["epochs"] == 3
@@ -38,7 +38,7 @@ def test_demo_compares_nce_and_maximum_likelihood(small, tmp_path):
     assert demo.SENTENCE in text
     assert (tmp_path / "demo" / "plot.png").exists()
     with pytest.raises(NcelmError, match="exists"):
-        demo.demo(tmp_path / "demo", 2, messages.append, lambda at: None)
+        demo.demo(tmp_path / "demo", 1, messages.append, lambda at: None)
 
 
 def test_an_interrupted_demo_leaves_nothing(small, tmp_path):

@@ -1,13 +1,15 @@
-"""Table 3: from an archive and a file of questions to a page, each row once, each row alone."""
+"""Table 3: from an archive of works and a file of questions to the report; every row is trained once."""
 
 import json
+import shutil
+from types import SimpleNamespace
 
 import pytest
 from tests.helpers import GUTENBERG_HEADER, make_tar, two_topics
 
-from ncelm import combine
 from ncelm.errors import NcelmError
-from ncelm.paper import table3
+from ncelm.models import questions
+from ncelm.paper import plots, table3
 from ncelm.paper.table3 import ROWS, Row, reproduce_table3
 from ncelm.text.prepare import prepare
 from ncelm.training.config import TrainConfig
@@ -21,109 +23,141 @@ SMALL = [
 EXTENSIONS = [Row("pmi", "PMI", 0, 0, None, None, None), Row("ensemble", "ensemble", 0, 0, None, None, None)]
 
 
-@pytest.fixture
-def data(tmp_path, monkeypatch):
-    def tiny(context, dim, after):
-        config = TrainConfig().with_changes(epochs=2, batch_size=50, shared_noise=True, noise_samples=20)
-        return config.with_changes(context=context, context_after=after, dim=dim, matrices="diagonal")
+def tiny(context, dim, after):
+    config = TrainConfig().with_changes(epochs=1, batch_size=50, shared_noise=True, noise_samples=20)
+    return config.with_changes(context=context, context_after=after, dim=dim, matrices="diagonal")
 
-    def quick(path, **options):  # no English model of sentences is needed
-        return prepare(path, **options | {"min_count": 1, "punkt": "train", "valid_sentences": 99, "test_sentences": 9})
 
+def prepare_quickly(path, **options):
+    """Prepare without the English sentence model, which may not be installed."""
+    changes = {"min_count": 1, "punkt": "train", "valid_sentences": 99, "test_sentences": 9}
+    return prepare(path, **options | changes)
+
+
+def use_small_rows(monkeypatch):
     monkeypatch.setattr(table3, "ROWS", SMALL)
     monkeypatch.setattr(table3, "INIT_DIM", 6)
     monkeypatch.setattr(table3, "EXTENSIONS", EXTENSIONS)
     monkeypatch.setattr(table3, "ENSEMBLE", ("ngram-3", "lsa-300", "pmi", "lbl-2-100"))
-    monkeypatch.setattr(combine, "SHORTEST", 4)  # sentences that questions are made from
+    monkeypatch.setattr(questions, "MIN_WORDS", 4)  # of sentences from which questions are generated
     monkeypatch.setattr(table3, "holmes", tiny)
-    monkeypatch.setattr(table3, "prepare", quick)
+    monkeypatch.setattr(table3, "prepare", prepare_quickly)
+
+
+@pytest.fixture(scope="module")
+def complete(tmp_path_factory):
+    """All rows, after a first call that trained one row."""
+    folder, progress = tmp_path_factory.mktemp("table3"), []
+    data, out = folder / "data", folder / "out"
     works = {f"W{i}.TXT": (GUTENBERG_HEADER + ". \n\n".join(two_topics(i, 120))).encode() for i in range(3)}
-    folder = tmp_path / "data"
     for name in ("holmes", "msrscc"):
-        (folder / name).mkdir(parents=True)
-    make_tar(folder / table3.ARCHIVE, works)
+        (data / name).mkdir(parents=True)
+    make_tar(data / table3.ARCHIVE, works)
     header = "id,question,a),b),c),d),e)\n"
-    (folder / table3.QUESTIONS).write_text(header + "1,the ship and the _____ .,oven,bread,sail,butter,knife\n")
-    (folder / table3.ANSWERS).write_text("id,answer\n1,c\n")
-    return folder
+    (data / table3.QUESTIONS).write_text(header + "1,the ship and the _____ .,oven,bread,sail,butter,knife\n")
+    (data / table3.ANSWERS).write_text("id,answer\n1,c\n")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use_small_rows(monkeypatch)
+        first = reproduce_table3(data, out, rows=["lsa-300"], progress=progress.append)
+        report = reproduce_table3(data, out, progress=progress.append)
+        names = {row.key: row.name for row in (*SMALL, *EXTENSIONS)}
+    return SimpleNamespace(data=data, out=out, first=first, report=report, progress=progress, names=names)
 
 
-def test_the_rows_are_the_paper_s():
+@pytest.fixture
+def restored(complete, tmp_path, monkeypatch):
+    """The complete reproduction, restored after a test that changes it; plots are not drawn."""
+    use_small_rows(monkeypatch)
+    monkeypatch.setattr(plots, "draw", lambda *a, **k: False)
+    # runs refer to the vectors that they were initialized with by absolute paths, so that a copy cannot be resumed
+    for path in (complete.data, complete.out):
+        shutil.copytree(path, tmp_path / path.name)
+    yield complete
+    for path in (complete.data, complete.out):
+        shutil.rmtree(path)
+        shutil.copytree(tmp_path / path.name, path)
+
+
+def test_the_rows_are_those_of_the_paper():
     assert [row.paper_percent for row in ROWS] == [
         36.0, 39.1, 38.7, 38.4, 49.0, 41.5, 45.1, 49.3, 50.0, 50.8, 52.8, 54.7, 44.5, 49.8
     ]  # fmt: skip
     assert len({row.key for row in ROWS}) == 14
 
 
-def test_from_the_archive_to_the_page(data, tmp_path, capsys):
-    from ncelm.cli.main import main
+def test_one_row_alone(complete):
+    assert [row["key"] for row in complete.first["rows"]] == ["lsa-300"]
+    assert not complete.first["complete"]
 
-    arguments = ["reproduce", "table3", "--data", str(data), "--out", str(tmp_path / "out")]
-    assert main([*arguments, "--rows", "lsa-300", "--json"]) == 0
-    alone = json.loads(capsys.readouterr().out)
-    assert [row["key"] for row in alone["rows"]] == ["lsa-300"]
-    assert not alone["complete"]
-    assert main(arguments) == 0
-    assert "LBL, context 2×2, 6 dimensions" in capsys.readouterr().out
-    answer = json.loads((tmp_path / "out/table3.json").read_text())
-    assert answer["complete"]
-    for row in answer["rows"]:
+
+def test_from_the_archive_to_the_report(complete):
+    report = json.loads((complete.out / "table3.json").read_text())
+    assert report == json.loads(json.dumps(complete.report))
+    assert report["complete"]
+    for row in report["rows"]:
         assert row["normalised"]["percent"] in (0.0, 100.0)
         assert ("test" in row) == (row["key"] not in ("lsa-300", "pmi", "ensemble"))
         assert ("unnormalised" in row) <= row["key"].startswith("lbl")
         assert ("threads" in row) == row["key"].startswith("lbl")
-    page = (tmp_path / "out/table3.md").read_text()
+    page = (complete.out / "table3.md").read_text()
     assert "| 3-gram | **" in page
     assert "| 36.0 |" in page
     assert "| PMI of words in a sentence | **" in page
     assert "| ensemble: ngram-3, lsa-300, pmi, lbl-2-100 | **" in page
+    assert (complete.out / "table3-accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_kind_of_row_tells_how_far_it_is(data, tmp_path):
-    heard = []
-    reproduce_table3(data, tmp_path / "out", progress=heard.append)
-    assert {at.name for at in heard if at.steps} == {"preparing the text", *(row.name for row in (*SMALL, *EXTENSIONS))}
-    assert {at.name for at in heard if at.training} == {row.name for row in SMALL if row.kind == "LBL"}
+def test_progress_of_all_kinds_of_rows_is_reported(complete):
+    assert {at.name for at in complete.progress if at.steps} == {"preparing the text", *complete.names.values()}
+    assert {at.name for at in complete.progress if at.training} == {row.name for row in SMALL if row.kind == "LBL"}
 
 
-def test_finished_rows_are_not_trained_again(data, tmp_path):
-    reproduce_table3(data, tmp_path / "out", rows=["lbl-2-100"])
-    outcome = tmp_path / "out/runs/lbl-2-100/outcome.json"
+def test_finished_rows_are_not_trained_again(restored):
+    outcome = restored.out / "runs/lbl-2-100/outcome.json"
     changed = json.loads(outcome.read_text())
     changed["seconds"] = 12345.0
     outcome.write_text(json.dumps(changed))
-    answer = reproduce_table3(data, tmp_path / "out", finished_only=True)
-    assert [row["seconds"] for row in answer["rows"]] == [12345.0]
-    outcome.unlink()  # training is finished, but nobody has asked it yet
-    model = (tmp_path / "out/runs/lbl-2-100/model.safetensors").read_bytes()
-    reproduce_table3(data, tmp_path / "out", rows=["lbl-2-100"])
+    report = reproduce_table3(restored.data, restored.out, rows=["lbl-2-100"], finished_only=True)
+    assert [row["seconds"] for row in report["rows"]] == [12345.0]
+    outcome.unlink()  # trained, but not evaluated
+    model = (restored.out / "runs/lbl-2-100/model.safetensors").read_bytes()
+    reproduce_table3(restored.data, restored.out, rows=["lbl-2-100"])
     assert outcome.exists()
-    assert (tmp_path / "out/runs/lbl-2-100/model.safetensors").read_bytes() == model
+    assert (restored.out / "runs/lbl-2-100/model.safetensors").read_bytes() == model
 
 
-def test_mistakes(data, tmp_path):
+def test_invalid_arguments(restored):
     with pytest.raises(NcelmError, match="no row 'lbl-4-100'"):
-        reproduce_table3(data, tmp_path / "out", rows=["lbl-4-100"])
+        reproduce_table3(restored.data, restored.out, rows=["lbl-4-100"])
+    shutil.rmtree(restored.out / "runs")
     with pytest.raises(NcelmError, match="combines other rows: finish 'ngram-3' first"):
-        reproduce_table3(data, tmp_path / "out", rows=["ensemble"])
+        reproduce_table3(restored.data, restored.out, rows=["ensemble"])
     with pytest.raises(NcelmError, match="no row of table3 is finished"):
-        reproduce_table3(data, tmp_path / "out", finished_only=True)
-    (data / table3.ANSWERS).unlink()
-    with pytest.raises(NcelmError, match=r"test_answer.csv is missing: --data is a folder with"):
-        reproduce_table3(data, tmp_path / "out")
+        reproduce_table3(restored.data, restored.out, finished_only=True)
+    (restored.data / table3.ANSWERS).unlink()
+    with pytest.raises(NcelmError, match=r"test_answer.csv is missing: `data` is a directory with"):
+        reproduce_table3(restored.data, restored.out)
 
 
-def test_a_store_of_another_text_is_refused(data, tmp_path):
+def test_a_store_of_another_text_is_rejected(restored, tmp_path):
     text = tmp_path / "text"
     text.write_text("a b c\n" * 30)
-    prepare(train=text, out=tmp_path / "out/store")
+    prepare(train=text, out=tmp_path / "other/store")
     with pytest.raises(NcelmError, match="was not made from"):
-        reproduce_table3(data, tmp_path / "out", rows=["lbl-2-100"])
+        reproduce_table3(restored.data, tmp_path / "other", rows=["lbl-2-100"])
 
 
-def test_a_finished_row_of_another_recipe_is_refused(data, tmp_path, monkeypatch):
-    reproduce_table3(data, tmp_path / "out", rows=["lbl-2-100"])
-    former = table3.holmes
-    monkeypatch.setattr(table3, "holmes", lambda *shape: former(*shape).with_changes(epochs=3))
-    with pytest.raises(NcelmError, match="begun with --epochs 2, not 3"):
-        reproduce_table3(data, tmp_path / "out", finished_only=True)
+def test_a_finished_row_of_another_recipe_is_rejected(restored, monkeypatch):
+    monkeypatch.setattr(table3, "holmes", lambda *shape: tiny(*shape).with_changes(epochs=3))
+    with pytest.raises(NcelmError, match="was started with `epochs` 1, not 3"):
+        reproduce_table3(restored.data, restored.out, rows=["lbl-2-100"], finished_only=True)
+
+
+def test_command(restored, capsys):
+    from ncelm.cli.main import main
+
+    arguments = ["reproduce", "table3", "--data", str(restored.data), "--out", str(restored.out)]
+    assert main([*arguments, "--rows", "lsa-300", "--json"]) == 0
+    assert [row["key"] for row in json.loads(capsys.readouterr().out)["rows"]] == ["lsa-300"]
+    assert main([*arguments, "--finished-only"]) == 0
+    assert "LBL, context 2×2, 6 dimensions" in capsys.readouterr().out

@@ -258,8 +258,8 @@ def _markdown(report: dict[str, Any]) -> str:
     page = [
         f"# {TITLES[report['table']]}",
         f"Made by `{report['command']}` on {made['date'][:10]}, {made['cpu']}, {made['cores']} cores, "
-        f"commit {made['commit'] or 'unknown'}, ncelm {made['versions']['ncelm']}. "
-        + ("" if report["complete"] else "Not every row was trained with every seed. "),
+        f"commit {made['commit'] or 'unknown'}, ncelm {made['versions']['ncelm']}."
+        + ("" if report["complete"] else " Not every row was trained with every seed."),
         "Perplexities are explicitly normalised test perplexities, mean ± standard deviation over the seeds, at the "
         "epoch with the lowest validation perplexity. Learning rates were chosen by validation perplexity. Times are "
         "those of the fastest seed, without validation, file access and compilation. Throughput (words/s) is that of "
@@ -315,7 +315,7 @@ def _main_table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         to_target = _or_dash(row["seconds_to_target"], ".1f")
         if row["seconds_to_target"] is not None:
-            to_target += " s" + (f" ({row['speed_up_to_target']:.0f}×)" if row["target_speedup"] else "")
+            to_target += " s" + (f" ({row['target_speedup']:.0f}×)" if row["target_speedup"] else "")
         diverged = sum("diverged" in run for run in row["runs"])
         body.append([
             row["name"] + (f" ({diverged} of {len(row['runs'])} diverged)" if diverged else ""),
