@@ -15,6 +15,7 @@ from ncelm.errors import NcelmError
 from ncelm.text import prepare as prepare_module
 from ncelm.text import tokenize_files
 from ncelm.text.prepare import prepare, prepare_part
+from ncelm.text.sentences import SentenceSplitter
 from ncelm.text.settings import TextSettings
 from ncelm.text.store import TokenStore
 
@@ -292,6 +293,8 @@ class TestParts:
     @pytest.fixture
     def works(self, tmp_path, monkeypatch):
         monkeypatch.setattr(tokenize_files, "PROSE_UNIT_BYTES", 2000)
+        splitter = SentenceSplitter.train([PROSE])  # once for all parts: it takes most of the time
+        monkeypatch.setattr(SentenceSplitter, "train", lambda _: splitter)
         for name in ("one", "two", "three"):
             (tmp_path / name).write_text(PROSE + f"Then {name} came. And {name} was late.\n" * 9)
         return [tmp_path / name for name in ("one", "two", "three")]

@@ -1,4 +1,4 @@
-"""Reading files that are not what they should be, and cutting text into sentences and words."""
+"""Readers: line ends, encodings, damaged files, ranges and shards."""
 
 import gzip
 import random
@@ -8,55 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncelm.errors import NcelmError
-from ncelm.text import readers as text
+from ncelm.text import readers
 from ncelm.text.readers import byte_ranges, read_lines, read_prose, shard_range
-from ncelm.text.sentences import BLANK_LINE, SentenceSplitter
-from ncelm.text.settings import TextSettings
-
-PROSE = (
-    """Mr. Smith went to Washington. He met Dr. Jones there, and Mr. Brown. They spoke for hours.
-
-It was late. Mr. Smith said that Dr. Jones was right! Was he? Nobody knew, said Mr. Brown. Then he left.
-"""
-    * 30
-)
+from ncelm.text.sentences import BLANK_LINE
 
 
 def written(path, content: bytes):
     path.write_bytes(content)
     return path
-
-
-class TestWords:
-    def test_whitespace(self):
-        assert TextSettings().words(" The cat\tsat .\u2028now ") == ["The", "cat", "sat", ".", "now"]
-        assert TextSettings(lowercase=True).words("The Cat") == ["the", "cat"]
-
-    def test_treebank(self):
-        settings = TextSettings("treebank")
-        assert settings.words('He said,  "I can\'t."') == [
-            "He", "said", ",", "``", "I", "ca", "n't", ".", "''",
-        ]  # fmt: skip
-        assert TextSettings("treebank", lowercase=True).words("They'll GO.") == ["they", "'ll", "go", "."]
-
-    def test_treebank_is_nltk_s(self):
-        from nltk.tokenize import TreebankWordTokenizer
-
-        for sentence in (
-            "\"Cannot you (or d'ye) wanna pay $3.88, i.e. 5%?\" he asked -- 'tis so...",
-            "The dogs' bowl; it's [sic] John's: e-mail a@b.c & go!",
-            "I'M SURE THEY'LL SAY \"N'T\".",
-        ):
-            assert TextSettings("treebank").words(sentence) == TreebankWordTokenizer().tokenize(sentence)
-
-    @given(st.text(), st.sampled_from(["whitespace", "treebank"]), st.booleans())
-    def test_no_word_has_white_space(self, sentence, tokenizer, lowercase):
-        words = TextSettings(tokenizer, lowercase).words(sentence)
-        assert " ".join(words).split() == words
-
-    @pytest.mark.parametrize("junk", ["'", ". ", ".) ", '"', " ", "( ", "canno", "x.'"])
-    def test_treebank_takes_linear_time(self, junk):
-        TextSettings("treebank").words("a" + junk * (200_000 // len(junk)) + "b")
 
 
 class TestReadLines:
@@ -71,7 +30,7 @@ class TestReadLines:
         content = "".join(pieces)
         path.write_bytes(content.encode())
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(text, "BLOCK_BYTES", block)
+            patch.setattr(readers, "BLOCK_BYTES", block)
             lines = list(read_lines(path))
         whole = content.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         assert lines == [line for line in whole if line.strip()]
@@ -111,7 +70,7 @@ class TestReadLines:
 
     def test_not_utf8(self, tmp_path):
         path = written(tmp_path / "a", b"one\r\ntwo\rcaf\xe9 x\n")
-        with pytest.raises(NcelmError, match=r"a is not UTF-8 \(byte 0xe9 at line 3\).* --encoding latin-1$"):
+        with pytest.raises(NcelmError, match=r"a is not UTF-8 \(byte 0xe9 at line 3\).* `encoding` latin-1$"):
             list(read_lines(path))
         assert list(read_lines(path, "latin-1"))[-1] == "café x"
         with pytest.raises(NcelmError, match=r"is not ascii \(byte 0xe9 at line 3\)"):
@@ -139,7 +98,7 @@ class TestReadLines:
         with pytest.raises(NcelmError, match="there is no text encoding"):
             list(read_lines(written(tmp_path / "a", b"x"), encoding))
 
-    def test_endless_line(self, tmp_path):
+    def test_long_lines(self, tmp_path):
         ten_million_words = b"a " * 10_000_000
         path = written(tmp_path / "a", b"first\n" + ten_million_words)
         with pytest.raises(NcelmError, match=r"a, line 2, has more than .*: split it into sentences"):
@@ -169,6 +128,14 @@ class TestByteRanges:
             parts = [line for start, stop in ranges for line in read_lines(path, start=start, stop=stop)]
             assert parts == list(read_lines(path))
 
+    @pytest.mark.parametrize("prose", [False, True])
+    def test_a_real_text(self, small_text, prose):
+        ranges = byte_ranges(small_text, "utf-8", 10_000, at_blank_lines=prose)
+        assert len(ranges) > 15
+        read = read_prose if prose else read_lines
+        parts = [" ".join(read(small_text, start=start, stop=stop)) for start, stop in ranges]
+        assert " ".join(parts).split() == small_text.read_text().split()
+
     def test_on_bytes_adds_up(self, tmp_path):
         path = written(tmp_path / "a", b"some words\n" * 300_000)
         seen = []
@@ -197,86 +164,6 @@ class TestReadProse:
         assert "".join(read_prose(written(tmp_path / "a", b"The end.\r\n\x1a"))).split() == ["The", "end."]
 
 
-@pytest.fixture(scope="module")
-def splitter():
-    return SentenceSplitter.train([PROSE])
-
-
-class TestSentenceSplitter:
-    def test_trained(self, splitter):
-        assert splitter.sentences("Mr. Smith\nspoke to  Dr. Jones. He said: yes.\n \nA title\n\nThe end") == [
-            "Mr. Smith spoke to Dr. Jones.",
-            "He said: yes.",
-            "A title",
-            "The end",
-        ]
-        assert splitter.sentences("") == []
-        assert splitter.sentences(" \n\n \n") == []
-
-    def test_round_trip(self, splitter, tmp_path):
-        splitter.sentences("Words not seen in training are not remembered.")
-        splitter.save(tmp_path)
-        again = SentenceSplitter.load(tmp_path)
-        assert again.sentences(PROSE) == splitter.sentences(PROSE)
-        first = (tmp_path / "punkt.json").read_bytes()
-        again.save(tmp_path)
-        assert (tmp_path / "punkt.json").read_bytes() == first
-        assert b"remembered" not in first
-
-    def test_damaged(self, splitter, tmp_path):
-        splitter.save(tmp_path)
-        path = tmp_path / "punkt.json"
-        good = path.read_text()
-        for bad in (
-            good.replace('"abbreviations"', '"x"'),
-            good.replace('"collocations": [', '"collocations": [3,').replace("[3,]", "[3]"),
-            good.replace('"orthographic_contexts": {', '"orthographic_contexts": {"a": "b", '),
-            good.replace('"sentence_starters": [', '"sentence_starters": [[1]').replace("[[1]\n", "[[1],\n"),
-            good[:-20],
-        ):
-            path.write_text(bad)
-            with pytest.raises(NcelmError, match="damaged"):
-                SentenceSplitter.load(tmp_path)
-        path.write_text(good.replace('"version": 1', '"version": 2'))
-        with pytest.raises(NcelmError, match="newer"):
-            SentenceSplitter.load(tmp_path)
-
-    @given(st.lists(st.text(alphabet="abA. \n?!1-\"'"), max_size=5))
-    def test_trains_on_anything(self, chunks):
-        splitter = SentenceSplitter.train(chunks)
-        for chunk in chunks:
-            assert "".join("".join(splitter.sentences(chunk)).split()) == "".join(chunk.split())
-
-    @pytest.mark.parametrize("junk", [". ", ".) ", "a", "word ", "Word. "])
-    def test_long_paragraphs(self, splitter, junk):
-        paragraph = junk * (100_000 // len(junk))
-        sentences = splitter.sentences(paragraph)
-        assert "".join(" ".join(sentences).split()) == "".join(paragraph.split())
-        if junk == "Word. ":
-            assert set(sentences) == {"Word."}
-
-    def test_missing_model(self, tmp_path, monkeypatch):
-        import nltk.data
-
-        monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
-        with pytest.raises(NcelmError, match=r"python -m nltk.downloader punkt_tab.* --punkt train") as caught:
-            SentenceSplitter.english()
-        assert "\n" not in str(caught.value)
-
-    def test_english(self, shared_data, monkeypatch, tmp_path):
-        import nltk.data
-
-        monkeypatch.setattr(nltk.data, "path", [str(shared_data / "nltk_data")])
-        splitter = SentenceSplitter.english()
-        splitter.save(tmp_path)
-        for one in (splitter, SentenceSplitter.load(tmp_path)):
-            assert one.sentences("It was 5 p.m. on Oct. 3. Prof. Moriarty came. Why?") == [
-                "It was 5 p.m. on Oct. 3.",
-                "Prof. Moriarty came.",
-                "Why?",
-            ]
-
-
 def test_shards_of_a_file_are_the_file(tmp_path):
     lines = [f"line {i}" * (i % 7) for i in range(100)]
     (tmp_path / "text").write_text("\n".join(lines))
@@ -287,5 +174,5 @@ def test_shards_of_a_file_are_the_file(tmp_path):
             read += read_lines(tmp_path / "text", start=start, stop=stop, keep_blank=True)
         assert read == lines
     for path in ("-", "text.gz"):
-        with pytest.raises(NcelmError, match="cannot be read in parts"):
+        with pytest.raises(NcelmError, match="cannot be read in shards"):
             shard_range(path, "utf-8", 1, 2)

@@ -1,4 +1,4 @@
-"""Words, ids and counts: the order, the cut, and files that are not what they should be."""
+"""The vocabulary: order, limits, and invalid files."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def small() -> Vocabulary:
 
 
 @given(word_counts, st.integers(0, 99), st.integers(1, 4), st.none() | st.integers(4, 20))
-def test_order_and_cut(counts, sentences, min_count, max_size):
+def test_order_and_limits(counts, sentences, min_count, max_size):
     vocabulary = Vocabulary.from_counts(counts, sentences, min_count, max_size)
     ordinary = vocabulary.words[2:]
     assert vocabulary.words[:2] == (UNKNOWN, END)
@@ -26,7 +26,7 @@ def test_order_and_cut(counts, sentences, min_count, max_size):
     assert not RESERVED & set(ordinary)
     assert all(counts[word] >= min_count for word in ordinary)
     left = [counts[w] for w in counts if w not in vocabulary and w not in RESERVED and counts[w] >= min_count]
-    if left:  # only the size can have cut these, and only after all more frequent ones
+    if left:  # removed because of the size: less frequent than all others
         assert len(vocabulary) == max_size
         assert max(left) <= min(counts[word] for word in ordinary)
     assert max_size is None or len(vocabulary) <= max_size
@@ -79,7 +79,7 @@ def test_digest_depends_on_words_alone():
 
 
 @pytest.mark.parametrize(("min_count", "max_size"), [(0, None), (-1, 10), (1, 3), (1, 0)])
-def test_impossible_cuts(min_count, max_size):
+def test_impossible_limits(min_count, max_size):
     with pytest.raises(NcelmError, match="must be at least"):
         Vocabulary.from_counts({"a": 1}, 1, min_count, max_size)
 
@@ -112,12 +112,12 @@ def test_impossible_vocabularies(words, counts):
         (b"<unk>\t1\n</s>\t2\na\t3\na\t4\n", "line 4: the word 'a' occurs twice"),
         (b"</s>\t1\n<unk>\t2\n", "line 1: a vocabulary begins with <unk> and </s>"),
         (b"<unk>\t1\nthe\t2\n", "line 2: a vocabulary begins"),
-        (b"<unk>\t1\n</s>\t2\na\n", "line 3: there should be a word, a tab and a count"),
-        (b"<unk>\t1\n</s>\t2\na\t-3\n", "line 3: there should be"),
-        (b"<unk>\t1\n</s>\t2\na\t1.5\n", "line 3: there should be"),
-        (b"<unk>\t1\n</s>\t2\na\t9999999999999999999\n", "line 3: there should be"),
-        (b"<unk>\t1\n</s>\t2\na\t1\t1\n", "line 3: there should be"),
-        ("<unk>\t1\n</s>\t2\na\t\u0663\n".encode(), "line 3: there should be"),
+        (b"<unk>\t1\n</s>\t2\na\n", "line 3: expected a word, a tab and a count"),
+        (b"<unk>\t1\n</s>\t2\na\t-3\n", "line 3: expected"),
+        (b"<unk>\t1\n</s>\t2\na\t1.5\n", "line 3: expected"),
+        (b"<unk>\t1\n</s>\t2\na\t9999999999999999999\n", "line 3: expected"),
+        (b"<unk>\t1\n</s>\t2\na\t1\t1\n", "line 3: expected"),
+        ("<unk>\t1\n</s>\t2\na\t\u0663\n".encode(), "line 3: expected"),
         (b"<unk>\t1\n</s>\t2\n\t5\n", "line 3: '' is not a word"),
         (b"<unk>\t1\n</s>\t2\na b\t5\n", "line 3: 'a b' is not a word"),
         (b"<unk>\t1\n</s>\t2\n<s>\t5\n", "line 3: '<s>' is not a word"),
