@@ -1,4 +1,4 @@
-"""The compiled loops that write and read the lines of ARPA files: bytes and arrays in, bytes and arrays out."""
+"""Compiled loops that write and read the lines of ARPA files."""
 
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ _POWERS = 10.0 ** np.arange(23)  # those that are exact in float64
 
 
 class Spelling(NamedTuple):
-    """The words of a vocabulary as bytes, and where each of them is by its hash."""
+    """The words of a vocabulary as bytes, with a hash table."""
 
-    letters: np.ndarray  # all words, one after another, uint8
-    bounds: np.ndarray  # where each begins, and the end of the last, (words + 1,) int64
-    slots: np.ndarray  # hash table with open addressing: number of a word or -1; a power of two of them, int32
+    letters: np.ndarray  # all words, concatenated, uint8
+    bounds: np.ndarray  # the offset of each word, and the end of the last, (words + 1,) int64
+    slots: np.ndarray  # open addressing: the number of a word or -1, int32; the length is a power of two
 
 
 # -- writing -----------------------------------------------------------------------------------------------------------
@@ -24,7 +24,7 @@ class Spelling(NamedTuple):
 
 @kernel(fastmath=False)
 def write_ngrams(words, log_probabilities, log_backoffs, letters, bounds, out):
-    """Write a line for each n-gram, words (G, n), into `out`; return how many bytes. Back-offs may be missing, all."""
+    """Write a line for each n-gram, words (G, n), into `out`; return the number of bytes. log_backoffs may be empty."""
     at = 0
     for i in range(words.shape[0]):
         at = _write_number(log_probabilities[i], out, at)
@@ -44,7 +44,7 @@ def write_ngrams(words, log_probabilities, log_backoffs, letters, bounds, out):
 
 @inline(fastmath=False)
 def _write_number(value, out, at):
-    """Write a float32 with as few digits, of at least six, as make it this float32 and no other."""
+    """Write a float32 with the fewest digits, at least six, that identify it."""
     if value == 0.0:
         out[at] = ZERO
         return at + 1
@@ -59,7 +59,7 @@ def _write_number(value, out, at):
         decimals = n - 1 - exponent
         if np.float32(digits / 10.0**decimals) == abs(value):
             break
-    power = 0  # of ten, told apart where a number is so small that zeros would fill the line
+    power = 0  # the exponent, written for small numbers only
     if exponent < -6:
         power = exponent
         decimals += exponent
@@ -95,7 +95,7 @@ def _write_fixed(digits, decimals, out, at):
 
 @kernel(fastmath=False)
 def fill_slots(letters, bounds, slots):
-    """Make the hash table of a Spelling, whose slots are all -1."""
+    """Fill the hash table of a Spelling, whose slots are all -1."""
     for word in range(bounds.size - 1):
         slot = _hash(letters, bounds[word], bounds[word + 1]) & (slots.size - 1)
         while slots[slot] >= 0:
@@ -114,7 +114,7 @@ def _hash(letters, first, last):
 
 @inline(fastmath=False)
 def _find(spelling, block, first, last):
-    """The number of the word that stands in block[first:last], or -1."""
+    """The number of the word block[first:last], or -1."""
     slot = _hash(block, first, last) & (spelling.slots.size - 1)
     while True:
         word = spelling.slots[slot]
@@ -134,10 +134,10 @@ def _find(spelling, block, first, last):
 
 @kernel(fastmath=False)
 def read_ngrams(block, at, spelling, words, log_probabilities, log_backoffs):
-    """Read lines of n-grams from block[at:] into arrays, until they are full or a line is not quite ordinary.
+    """Read lines of n-grams from block[at:] into arrays, until they are full or a line is not of the regular form.
 
-    Return where that line begins, and how many n-grams were read. Whoever called looks at it more closely: it may be
-    the end of the section, a number with an exponent, a mistake, or a line of which the rest is not there yet.
+    Returns the offset of that line and the number of n-grams that were read. The caller parses the line: it may be the
+    end of the section, a number with an exponent, an error, or an incomplete line.
     """
     order = words.shape[1]
     for row in range(words.shape[0]):
@@ -179,7 +179,7 @@ def _skip_blanks(block, at):
 
 @inline(fastmath=False)
 def _read_number(block, at):
-    """A decimal number that white space follows: where it ends, its value, and whether it is one."""
+    """The end and the value of a decimal number that is followed by white space, and whether it is one."""
     negative = at < block.size and block[at] == MINUS
     if negative:
         at += 1

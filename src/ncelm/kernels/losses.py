@@ -82,7 +82,7 @@ class LogZPenalty(NamedTuple):
 
 
 def padded(samples: int) -> int:
-    """Room for the scores of an example with so many words."""
+    """The length of the buffers for the scores of an example with this number of words."""
     return -(-samples // SAMPLE_PAD) * SAMPLE_PAD
 
 

@@ -1,7 +1,4 @@
-"""The compiled loops of n-gram models: arrays in, arrays out.
-
-A file of its own, because nothing here calls or is called by the training kernels.
-"""
+"""Compiled loops of n-gram models: validation, smoothing and queries. Logarithms are to base 10."""
 
 from typing import NamedTuple
 
@@ -9,11 +6,11 @@ import numpy as np
 
 from ncelm.kernels.compile import inline, kernel
 
-BLOCK = 4096  # words in one piece of work
+BLOCK = 4096  # words in one work item
 
 
 class Trie(NamedTuple):
-    """An n-gram model: see ngram.NGramModel. Logarithms here are to base 10."""
+    """The arrays of an n-gram model: see ncelm.models.ngram.query.NGramModel."""
 
     order: int
     words: np.ndarray
@@ -24,7 +21,7 @@ class Trie(NamedTuple):
 
 @kernel(fastmath=False)
 def is_sound(trie):
-    """Does each n-gram have its children after those of the one before it, in order, and is every number a number?"""
+    """Whether the children of n-grams are adjacent and sorted, and all numbers are finite and in range."""
     children, unigrams = trie.children, trie.children[0]
     for i in range(children.size - 1):
         if children[i + 1] < children[i]:
@@ -33,7 +30,7 @@ def is_sound(trie):
             if trie.words[place] <= trie.words[place - 1]:
                 return False
     sound = True
-    for i in range(trie.words.size):  # neither is so for NaN
+    for i in range(trie.words.size):  # comparisons with NaN are false
         sound &= 0 <= trie.words[i] < unigrams and -1e4 < trie.log_probabilities[i] <= 0.0
     for i in range(unigrams):
         sound &= trie.words[i] == i
@@ -56,7 +53,7 @@ def smooth(counts, kept, bounds, suffixes, discounts, lower, probabilities, log_
         for i in range(first, last):
             total += counts[i]
             taken += discounts[min(counts[i], 3)] if kept[i] else counts[i]
-        # a history that nothing follows leaves everything to the shorter one
+        # a history without continuations leaves all probability to the shorter history
         gamma = taken / total if total > 0.0 else 1.0
         log_backoffs[history] = np.log10(gamma)
         for i in range(first, last):
@@ -67,11 +64,11 @@ def smooth(counts, kept, bounds, suffixes, discounts, lower, probabilities, log_
 
 @inline(fastmath=False)
 def child(trie, place, word):
-    """Where the n-gram at `place` extended by a word is, or -1."""
+    """The position of the n-gram at `place` extended by a word, or -1."""
     low, count = trie.children[place], trie.children[place + 1] - trie.children[place]
     if count == 0:
         return -1
-    # bisection without branches: what a processor cannot guess costs more than what it reads in vain
+    # bisection without branches: a mispredicted branch costs more than an unnecessary read
     while count > 1:
         half = count >> 1
         low += half * (trie.words[low + half] <= word)
@@ -81,7 +78,7 @@ def child(trie, place, word):
 
 @inline(fastmath=False)
 def step(trie, state, word):
-    """Take the next word: return log P(word | state) and move `state` on.
+    """log P(word | state); `state` is advanced by the word.
 
     state[m] is where the (m + 1)-gram that ends at the last word is, or -1; (N - 1,).
     """
@@ -101,17 +98,17 @@ def step(trie, state, word):
     if not known:
         score = trie.log_probabilities[word] + log_backoff
     if state.size:
-        state[0] = word  # the place of a single word is its id
+        state[0] = word  # the position of a 1-gram is its id
     return score
 
 
 @kernel(fastmath=False)
 def score_positions(thread, threads, sync, trie, ids, within_sentence, end_id, begin_id, first, last, out):
-    """log P of the words at positions first..last, by all threads, a block of words at a time."""
+    """log P of the words at positions first..last - 1, by all threads, a block of words at a time."""
     state = np.empty(trie.order - 1, np.int64)
     block = first + thread * BLOCK
     while block < last:
-        # what came before the block matters as far back as the order goes
+        # the state depends on the last N − 1 words before the block
         start = max(block - (trie.order - 1), 0)
         fresh(ids, start, within_sentence, end_id, begin_id, state)
         for position in range(start, min(block + BLOCK, last)):
@@ -133,7 +130,7 @@ def begin(state, begin_id):
 
 @inline(fastmath=False)
 def fresh(ids, position, within_sentence, end_id, begin_id, state):
-    """The state before `position` as far as can be told without looking back."""
+    """Set the state to that before `position`, without the words before it."""
     state[:] = -1
     if position == 0 or (within_sentence and ids[position - 1] == end_id):
         begin(state, begin_id)

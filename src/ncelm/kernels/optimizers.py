@@ -52,7 +52,7 @@ STATES: dict[type, type[Any] | None] = {Sgd: None, Adagrad: AdagradState, Adam: 
 
 
 def bias_correction(optimizer: Any, updates: np.ndarray) -> np.ndarray:
-    """The factor of the learning rate after so many updates, (n,): √(1 − β₂ᵗ) / (1 − β₁ᵗ) for Adam, otherwise 1."""
+    """The factor of the learning rate of update t, (n,): √(1 − β₂ᵗ) / (1 − β₁ᵗ) for Adam, otherwise 1."""
     if not isinstance(optimizer, Adam):
         return np.ones(len(updates))
     return np.sqrt(1.0 - float(optimizer.beta2) ** updates) / (1.0 - float(optimizer.beta1) ** updates)
