@@ -65,7 +65,7 @@ class _InlineLowering(NativeLowering):
         state.library.finalize()
         # Numba identifies a compiled function by its Python entry point. There is none here; this built-in method is
         # unique to its empty dictionary and raises KeyError if Python calls it.
-        entry_point = {}.popitem
+        entry_point: Any = {}.popitem
         state.targetctx.insert_user_function(entry_point, description, [state.library])
         state["cr"] = _LowerResult(description, call_helper, cfunc=entry_point, env=environment)
         return True

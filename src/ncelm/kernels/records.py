@@ -118,7 +118,7 @@ class Steps(NamedTuple):
     seed: np.uint64
     epoch: int
     first: int  # the number of the first update, counted over all epochs: it selects the random streams
-    count: int
+    total: int  # minibatches
     batch_size: int
     first_example: int  # within the epoch
 

@@ -64,12 +64,12 @@ def train(
         for i in range(matrices.values.shape[0]):
             transpose(matrices, i)
     index = take_item(sync, 0)
-    while index < steps.count:
+    while index < steps.total:
         plan_minibatch(corpus, strategy, matrices, steps, index, plan, scratch.counts, scratch.order)
         index = take_item(sync, 0)
     wait_for_all(sync, 0, threads)
 
-    for index in range(steps.count):
+    for index in range(steps.total):
         phase = 1 + index * PHASES
         first_items = prepare_items(strategy, index, plan)
         items = first_items + project_items(matrices, plan)

@@ -32,14 +32,14 @@ def _penalized(loss: Any, coefficient: float) -> Any:
     return losses.LogZPenalty(loss, np.float32(coefficient)) if coefficient else loss
 
 
-LOSSES: dict[type, Any] = {
+LOSSES: dict[Any, Any] = {
     configuration.NCE: lambda loss: _penalized(losses.Nce(), loss.log_z_penalty),
     configuration.Ranking: lambda loss: _penalized(losses.Ranking(), loss.log_z_penalty),
     configuration.ImportanceSampling: lambda loss: losses.Importance(loss.samples, float(loss.min_effective_samples)),
     configuration.ContrastiveFamily: lambda loss: losses.Family(losses.MEMBERS[loss.member]()),
     configuration.MaximumLikelihood: lambda loss: None,  # its own strategy
 }
-OPTIMIZERS: dict[type, Any] = {
+OPTIMIZERS: dict[Any, Any] = {
     configuration.Sgd: lambda optimizer: optimizers.Sgd(),
     configuration.Adagrad: lambda optimizer: optimizers.Adagrad(),
     configuration.Adam: lambda optimizer: optimizers.Adam(
@@ -277,7 +277,7 @@ class Engine:
         if sizes.exact:
             return records.ExactLikelihood()
         table = noise.table(sizes.shared_samples or sizes.samples - 1)
-        if sizes.shared_samples:
+        if sizes.shared_samples and isinstance(table, records.NoiseTable):
             return records.SharedNoise(loss, table)
         return records.PerExampleNoise(loss, table, self.normalizers)
 
