@@ -277,7 +277,8 @@ class Engine:
         if sizes.exact:
             return records.ExactLikelihood()
         table = noise.table(sizes.shared_samples or sizes.samples - 1)
-        if sizes.shared_samples and isinstance(table, records.NoiseTable):
+        if sizes.shared_samples:
+            assert isinstance(table, records.NoiseTable)  # the configuration excludes bigram noise
             return records.SharedNoise(loss, table)
         return records.PerExampleNoise(loss, table, self.normalizers)
 
