@@ -88,7 +88,8 @@ def _adam_row(optimizer, table, state, index, weight, gradient, rate, decay):
     for t in range(values.size):
         g = weight * gradient[t] - decay * values[t]
         mean[t] += (ONE - optimizer.beta1) * (g - mean[t])
-        square[t] += (ONE - optimizer.beta2) * (g * g - square[t])
+        change = (ONE - optimizer.beta2) * (g * g - square[t])
+        square[t] = max(square[t] + change, (ONE - optimizer.beta2) * g * g)  # β₂ close to 0: rounding could give 0
         values[t] += rate * mean[t] / (np.sqrt(square[t]) + optimizer.epsilon)
 
 
@@ -113,7 +114,8 @@ def _adagrad_value(optimizer, values, state, index, gradient, rate):
 def _adam_value(optimizer, values, state, index, gradient, rate):
     mean, square = state.momentum, state.accumulator
     mean[index] += (ONE - optimizer.beta1) * (gradient - mean[index])
-    square[index] += (ONE - optimizer.beta2) * (gradient * gradient - square[index])
+    change = (ONE - optimizer.beta2) * (gradient * gradient - square[index])
+    square[index] = max(square[index] + change, (ONE - optimizer.beta2) * gradient * gradient)
     values[index] += rate * mean[index] / (np.sqrt(square[index]) + optimizer.epsilon)
 
 
