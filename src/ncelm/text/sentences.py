@@ -9,7 +9,7 @@ from ncelm.errors import NcelmError
 from ncelm.io.files import read_json, write_json
 
 PIECE_CHARACTERS = 20_000  # Punkt takes quadratic time on text such as ". . . . ."
-PUNKT_TRAINING_CHARACTERS = 5_000_000  # about a million words, half a minute; more text does not improve the model
+PUNKT_TRAINING_CHARACTERS = 5_000_000  # about a million words, half a minute: enough for Punkt
 
 BLANK_LINE = re.compile(r"\n\s*\n")
 
@@ -23,7 +23,7 @@ class SentenceSplitter:
     """
 
     def __init__(self, parameters: Any) -> None:
-        """Take NLTK's `PunktParameters`; users call `english`, `train` or `load`."""
+        """Create a splitter from NLTK's `PunktParameters`. Use `english`, `train` or `load` instead."""
         from nltk.tokenize.punkt import PunktSentenceTokenizer
 
         self._parameters = parameters
