@@ -218,6 +218,8 @@ class _KernelCache(caching.FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             found = super().load_overload(sig, target_context)
+            if found is not None and found.signature.args != tuple(sig):  # two processes saved at the same time
+                found = None
         except Exception:  # a damaged file of the cache: any exception may come out of it
             found = None
         if found is None:
@@ -227,7 +229,13 @@ class _KernelCache(caching.FunctionCache):
 
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
-            super().save_overload(sig, data)
+            try:
+                super().save_overload(sig, data)
+            except OSError:
+                raise
+            except Exception:  # a damaged index, which Numba reads before it adds an entry
+                self.flush()
+                super().save_overload(sig, data)
         except OSError as error:
             warnings.warn(f"compiled kernels could not be cached: {error.strerror or error}", stacklevel=2)
 
