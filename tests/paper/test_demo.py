@@ -50,8 +50,14 @@ def test_an_interrupted_demo_leaves_nothing(small, tmp_path):
     assert not (tmp_path / "demo").exists()
 
 
-def test_the_text_is_prose(tmp_path):
-    text = (
-        "Return a list of all the words in the given string, in order.\n\n>>> f(1)\n2\n\nx: int, y: int -> z (1, 2, 3)."
-    )
-    assert list(demo._prose(text)) == ["Return a list of all the words in the given string, in order."]
+def test_the_text_is_prose():
+    sentence = "Return a list of all the words in the given string, in order."
+    docstring = f"{sentence}\n\n>>> split(1)\n2\n\nx: int, y: int -> z: tuple[int, int] (1, 2, 3, 4, 5)."
+    assert list(demo._prose(docstring)) == [sentence]
+
+
+def test_short_documentation_is_an_error(monkeypatch, tmp_path):
+    monkeypatch.setattr(demo, "_documentation", lambda: iter(["Too short to be a text for a language model."]))
+    with pytest.raises(NcelmError, match="too short for the demo"):
+        demo.write_text(tmp_path / "text")
+    assert not (tmp_path / "text").exists()
