@@ -173,15 +173,15 @@ def test_the_command(folder, capsys):
     assert answer["unknown"] == []
 
 
-def test_choices_that_the_model_has_never_seen_are_told(folder, tmp_path, capsys):
+def test_choices_with_unknown_words_are_reported(folder, tmp_path, capsys):
     questions = tmp_path / "questions.csv"
     questions.write_text(CSV.replace("knife", "zebra"))
     assert main(["complete", str(folder / "ngram"), str(questions)]) == 0
-    said = capsys.readouterr()
-    assert "zebra <unk>" in said.out
-    assert said.err.count("\n") == 1
-    assert "1 choice of" in said.err
-    assert "'zebra'" in said.err
+    captured = capsys.readouterr()
+    assert "zebra <unk>" in captured.out
+    assert captured.err.count("\n") == 1
+    assert "1 choice of" in captured.err
+    assert "'zebra'" in captured.err
     assert main(["complete", str(folder / "ngram"), str(questions), "--json"]) == 0
     assert [each["unknown"] for each in json.loads(capsys.readouterr().out)["answers"]] == [["zebra"], []]
     assert main(["complete", str(folder / "ngram"), str(folder / "questions.csv")]) == 0

@@ -1,0 +1,41 @@
+"""Perplexity of a split: sums over chunks, log-normalizers."""
+
+import numpy as np
+import pytest
+
+from ncelm.kernels.threads import Team
+from ncelm.models import evaluate
+from ncelm.models.evaluate import EvaluationSums, evaluate_split
+from ncelm.models.ngram.estimate import estimate
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 100])
+def test_chunks_change_nothing(cycle_store, monkeypatch, chunk):
+    model, _ = estimate(cycle_store, 3)
+    with Team(1) as team:
+        whole = evaluate_split(model, cycle_store, "test", team)
+        monkeypatch.setattr(evaluate, "CHUNK", chunk)
+        in_chunks = evaluate_split(model, cycle_store, "test", team)
+    assert in_chunks.perplexity == pytest.approx(whole.perplexity, rel=1e-12)
+    assert in_chunks.tokens == whole.tokens == cycle_store.split("test").tokens
+    assert whole.sentences == cycle_store.split("test").n_sentences
+
+
+def test_sums_are_those_of_the_definition():
+    rng = np.random.default_rng(0)
+    scores, log_z = rng.normal(size=100).astype(np.float32), rng.normal(size=100)
+    sums = EvaluationSums()
+    sums.add(scores[:30], log_z[:30])
+    sums.add(scores[30:], log_z[30:])
+    result = sums.result(sentences=5, unknown=2)
+    logs = scores.astype(np.float64) - log_z
+    assert result.perplexity == pytest.approx(np.exp(-logs.mean()))
+    assert result.log_probability == pytest.approx(logs.sum())
+    assert (result.log_z_mean, result.log_z_std) == (pytest.approx(log_z.mean()), pytest.approx(log_z.std()))
+    assert (result.tokens, result.sentences, result.unknown) == (100, 5, 2)
+
+
+def test_a_perplexity_that_overflows_is_infinite():
+    sums = EvaluationSums()
+    sums.add(np.array([-1e4]), np.zeros(1))
+    assert sums.result(1, 0).perplexity == np.inf
