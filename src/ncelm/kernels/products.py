@@ -4,6 +4,7 @@ import numpy as np
 
 from ncelm.kernels.compile import inline
 from ncelm.kernels.math32 import exp32
+from ncelm.kernels.simd import sum_values
 
 VOCABULARY_BLOCK = 1000  # words in one matrix product over the vocabulary
 
@@ -38,9 +39,8 @@ def exponentiate(scores, biases, largest, total):
         for j in range(scores.shape[1]):
             scores[e, j] += biases[j]  # Eq. 3
             shift = max(shift, scores[e, j])
-        block_total = np.float32(0.0)
         for j in range(scores.shape[1]):
             scores[e, j] = exp32(scores[e, j] - shift)
-            block_total += scores[e, j]
+        block_total = sum_values(scores[e], scores.shape[1])
         total[e] = total[e] * np.exp(np.float64(largest[e]) - np.float64(shift)) + block_total
         largest[e] = shift
