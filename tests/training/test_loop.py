@@ -1,7 +1,7 @@
 """The training loop: determinism, interruption and resuming, divergence, early stopping, metrics.
 
-Each combination of loss, noise, optimizer and matrices is a kernel of its own, which takes many seconds to compile.
-Tests use NCE and Adagrad; those that need another kernel are marked as slow.
+Each combination of loss, noise, optimizer and matrices is a kernel of its own, which takes ten seconds to compile.
+Tests use NCE and Adagrad; those that need another kernel are marked as slow, and use kernels of tests/kernels.
 """
 
 import json
@@ -141,7 +141,7 @@ train({store!r}, sys.argv[1] + "/shared", shared_noise=True, **small)
 
 @pytest.mark.slow
 def test_the_model_does_not_depend_on_the_compile_cache(store, tmp_path):
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    environment = os.environ | {"NCELM_CACHE_DIR": str(tmp_path / "cache")}
     for name in ("compiled", "cached"):
         (tmp_path / name).mkdir()
         command = [sys.executable, "-c", COMPILED.format(store=str(store.path)), str(tmp_path / name)]
@@ -257,11 +257,11 @@ def test_killed_and_resumed_runs_give_the_same_bytes(store, tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"log_normalizers": "learned"},
-        {"noise": "bigram"},
+        {"log_normalizers": "learned", "noise": "bigram"},
         {"loss": "importance", "min_effective_samples": 4.0, "max_samples": 20, "learning_rate": 0.02},
         {"shared_noise": True, "dropout": 0.1},
-        {"loss": "ranking", "log_z_penalty": 0.1, "optimizer": "adam", "learning_rate": 0.01},
+        {"loss": "ranking"},
+        {"optimizer": "adam", "learning_rate": 0.01},
     ],
     ids=lambda options: "-".join(options),
 )
@@ -405,7 +405,7 @@ def test_importance_sampling_that_diverges_records_the_last_weights(store, tmp_p
 
 @pytest.mark.slow
 def test_learned_log_normalizers_are_not_part_of_the_model(store, tmp_path):
-    last = train(store, tmp_path / "run", log_normalizers="learned", epochs=2, **SMALL)
+    last = train(store, tmp_path / "run", log_normalizers="learned", noise="bigram", epochs=2, **SMALL)
     assert last["contexts"] > 20
     assert last["log_normalizers_std"] > 0
     assert "log_normalizers" not in load_file(tmp_path / "run" / run.MODEL)

@@ -33,7 +33,7 @@ FIXTURE = Path(__file__).parents[1] / "fixtures" / "run_v1"
 SMALL = {"dim": 4, "context": 2, "noise_samples": 3, "batch_size": 40, "seed": 1}
 OPTIONS = {
     "nce": SMALL | {
-        "epochs": 3, "log_normalizers": "learned", "initial_accumulator": 0.1, "warmup_steps": 5,
+        "epochs": 3, "log_normalizers": "learned", "noise": "bigram", "initial_accumulator": 0.1, "warmup_steps": 5,
         "matrix_lr_scale": 0.5, "weight_decay_per_epoch": 0.01, "weight_decay": 0.001, "init_std": 0.05,
     },
     "importance": SMALL | {
