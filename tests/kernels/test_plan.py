@@ -58,6 +58,7 @@ def test_contexts_whose_hashes_collide_have_different_numbers():
 
 KEYS = {
     "by hand": np.array([[3, 1], [3, -1], [0, 4], [1, 5]], np.int32),
+    "half as many as words": np.array([[9, 1], [3, 9], [0, 4], [1, 5], [2, 2]], np.int32),
     "all alike": np.full((4, 3), 2, np.int32),
     "all different": np.arange(6, dtype=np.int32).reshape(2, 3),
     "nothing": np.full((2, 2), -1, np.int32),
