@@ -237,12 +237,25 @@ def planned_words(engine, size):
     return np.hstack([plan.words[0, :size], np.tile(drawn, (size, 1))])
 
 
+def overwrite(buffers):
+    """Fill arrays with NaN or −1: kernels must not read what an earlier minibatch has left."""
+    for each in buffers:
+        if isinstance(each, tuple):
+            overwrite(each)
+        elif each is not None:
+            each.fill(np.nan if each.dtype.kind == "f" else np.iinfo(each.dtype).max if each.dtype.kind == "u" else -1)
+
+
 def check_update(store, config, epoch=0, step=0, threads=2, rtol=2e-5, atol=5e-6):
     """Check one update of an engine against the reference; return the engine."""
     with Team(threads) as team:
         engine, trained, noise = start(store, config, team)
         step %= engine.steps_per_epoch
         before = trained.copy()
+        for buffers in (engine.plan, engine.workspace, engine.scratch._replace(counts=None)):
+            overwrite(buffers)
+        if config.model.matrices == "full":
+            overwrite(engine.matrices[1:])
         (loss,) = engine.run(epoch, step, np.array([TABLE_RATE]), np.array([MATRIX_RATE]))
     tokens, plan, dropout = store.split("train").tokens, engine.plan, config.regularization.dropout
     size = min(config.batch_size, tokens - step * config.batch_size)
