@@ -253,9 +253,9 @@ def _arithmetic(pool: ThreadPoolExecutor, threads: int) -> float:
 
 
 @compiled
-def plan_phase(steps, corpus, strategy, matrices, plan, scratch):
+def plan_phase(steps, corpus, strategy, matrices, plan, parameters, scratch):
     """Plan one minibatch."""
-    own = scratch_of(scratch, 0)
+    own = scratch_of(scratch, 0, parameters)
     plan_minibatch(corpus, strategy, matrices, steps, 0, plan, own.counts, own.order)
 
 
@@ -273,7 +273,7 @@ def example_phase(strategy, matrices, optimizer, plan, parameters, state, worksp
     strategy, matrices, plan, parameters, state, workspace, rates, scratch = borrowed(
         (strategy, matrices, plan, parameters, state, workspace, rates, scratch)
     )
-    own = scratch_of(scratch, 0)
+    own = scratch_of(scratch, 0, parameters)
     for item in range(example_items(strategy, 0, plan)):
         examples(strategy, item, 0, plan, matrices, None, optimizer, parameters, state, workspace, rates, own)
 
@@ -284,7 +284,7 @@ def target_phase(strategy, optimizer, plan, parameters, state, workspace, rates,
     strategy, plan, parameters, state, workspace, rates, scratch = borrowed(
         (strategy, plan, parameters, state, workspace, rates, scratch)
     )
-    own = scratch_of(scratch, 0)
+    own = scratch_of(scratch, 0, parameters)
     for item in range(after_examples_items(strategy, 0, plan, parameters)):
         after_examples(strategy, item, 0, plan, optimizer, parameters, state, workspace, rates, own)
 
@@ -295,7 +295,7 @@ def context_phase(matrices, optimizer, plan, parameters, state, workspace, rates
     matrices, plan, parameters, state, workspace, rates, scratch = borrowed(
         (matrices, plan, parameters, state, workspace, rates, scratch)
     )
-    own = scratch_of(scratch, 0)
+    own = scratch_of(scratch, 0, parameters)
     for item in range(gradient_items(matrices, 0, plan)):
         context_gradients(
             matrices, item, 0, plan, optimizer, parameters, state, workspace, rates, own.gradient, own.sums
@@ -308,7 +308,7 @@ def update_phase(matrices, optimizer, plan, parameters, state, workspace, rates,
     matrices, plan, parameters, state, workspace, rates, scratch = borrowed(
         (matrices, plan, parameters, state, workspace, rates, scratch)
     )
-    own = scratch_of(scratch, 0)
+    own = scratch_of(scratch, 0, parameters)
     for i in range(matrices.values.shape[0]):
         update_matrices(matrices, i, 0, plan, optimizer, state.matrices, workspace, rates)
     for item in range(context_update_items(matrices, workspace.tied, 0, plan)):
@@ -323,7 +323,7 @@ def measured_phases(engine: Engine, timer: Timer) -> dict[str, float]:
     strategy, matrices, optimizer, plan = engine.strategy, engine.matrices, engine.optimizer, engine.plan
     rest = engine.parameters, engine.state, engine.workspace, rates, engine.scratch
     phases: dict[str, Callable[[], object]] = {
-        "plan": lambda: plan_phase(steps, engine.corpus, strategy, matrices, plan, engine.scratch),
+        "plan": lambda: plan_phase(steps, engine.corpus, strategy, matrices, plan, engine.parameters, engine.scratch),
         "project": lambda: project_phase(matrices, plan, engine.parameters),
         "scores and score gradients": lambda: example_phase(strategy, matrices, optimizer, plan, *rest),
         "update targets": lambda: target_phase(strategy, optimizer, plan, *rest),

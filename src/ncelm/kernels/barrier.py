@@ -1,6 +1,9 @@
 """Work items and the barrier: how the threads of a kernel share the work of a phase.
 
 `sync` is an array of int64, zero at the start, with SYNC_STRIDE entries for each phase.
+
+On two threads a phase costs 0.6 µs, a `prange` of Numba 1.2 µs (benchmarks/barrier.py, idle machine). `prange` would
+also split a training call into one outlined function for each loop.
 """
 
 import platform

@@ -19,6 +19,7 @@ from ncelm.kernels.strategies import (
     prepare,
     prepare_items,
     target_word,
+    targets_are_longest,
     tied_groups,
 )
 
@@ -100,6 +101,11 @@ def _examples(strategy, item, index, plan, matrices, dropout, optimizer, paramet
 @implements(after_examples_items, ExactLikelihood)
 def _target_items(strategy, index, plan, parameters):
     return blocks(parameters.biases.size, VOCABULARY_BLOCK)
+
+
+@implements(targets_are_longest, ExactLikelihood)
+def _targets_are_longest(strategy):
+    return True
 
 
 @implements(after_examples, ExactLikelihood)

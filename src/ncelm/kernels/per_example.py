@@ -36,6 +36,7 @@ from ncelm.kernels.strategies import (
     prepare,
     prepare_items,
     target_word,
+    targets_are_longest,
     tied_groups,
 )
 
@@ -261,6 +262,11 @@ def _update_singletons(singletons, begin, end, index, plan, optimizer, parameter
 def _target_items(strategy, index, plan, parameters):
     # at least one: the first item also updates the log-normalizers
     return max(blocks(plan.target_groups.counts[index], GROUP_BLOCK), 1)
+
+
+@implements(targets_are_longest, PerExampleNoise)
+def _targets_are_longest(strategy):
+    return False
 
 
 @implements(after_examples, PerExampleNoise)

@@ -224,6 +224,9 @@ class Workspace(NamedTuple):
     importance: np.ndarray | None  # (G, blocks, 7) float64: see losses.IMPORTANCE_FIELDS
 
 
+GAP = 64  # numbers between the buffers of two threads, which must not share cache lines
+
+
 class ScoreScratch(NamedTuple):
     """Buffers of each thread for scoring. One leading thread index; n is the number of words in a work item."""
 
@@ -237,7 +240,10 @@ class ScoreScratch(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Buffers of each thread, so that training kernels allocate nothing. One leading thread index."""
+    """Buffers of each thread, so that training kernels allocate nothing. One leading thread index.
+
+    Rows are longer than given here by a gap, so that threads do not write to the same cache lines.
+    """
 
     gradient: np.ndarray  # (threads, d)
     counts: np.ndarray  # (threads, V + 1) int32: 0 between uses

@@ -37,6 +37,7 @@ from ncelm.kernels.strategies import (
     prepare,
     prepare_items,
     target_word,
+    targets_are_longest,
     tied_groups,
 )
 
@@ -176,6 +177,11 @@ def _two_passes(loss, noise, first, last, index, plan, parameters, workspace, sc
 @implements(after_examples_items, SharedNoise)
 def _noise_items(strategy, index, plan, parameters):
     return blocks(plan.shared.counts[index], NOISE_BLOCK)
+
+
+@implements(targets_are_longest, SharedNoise)
+def _targets_are_longest(strategy):
+    return True
 
 
 @implements(after_examples, SharedNoise)

@@ -43,6 +43,7 @@ from ncelm.kernels.strategies import (
     prepare,
     prepare_items,
     target_word,
+    targets_are_longest,
     tied_groups,
 )
 
@@ -58,7 +59,7 @@ def train(
     sync, corpus, strategy, matrices, plan, parameters, state, workspace, rates, all_scratch = borrowed(
         (sync, corpus, strategy, matrices, plan, parameters, state, workspace, rates, all_scratch)
     )
-    scratch = scratch_of(all_scratch, thread)
+    scratch = scratch_of(all_scratch, thread, parameters)
 
     if thread == 0:
         for i in range(matrices.values.shape[0]):
@@ -92,20 +93,21 @@ def train(
             item = take_item(sync, phase)
         wait_for_all(sync, phase, threads)
 
-        phase += 1
-        first_items = gradient_items(matrices, index, plan)
-        items = first_items + after_examples_items(strategy, index, plan, parameters)
+        phase += 1  # the longest items come first, so that no thread finishes long after the others
+        context_items, targets_first = gradient_items(matrices, index, plan), targets_are_longest(strategy)
+        target_items = after_examples_items(strategy, index, plan, parameters)
+        first_items = target_items if targets_first else context_items
         item = take_item(sync, phase)
-        while item < items:
-            if item < first_items:
+        while item < context_items + target_items:
+            is_first = item < first_items
+            own_item = item if is_first else item - first_items
+            if is_first == targets_first:
+                after_examples(strategy, own_item, index, plan, optimizer, parameters, state, workspace, rates, scratch)
+            else:
                 context_gradients(
-                    matrices, item, index, plan, optimizer, parameters, state, workspace, rates, scratch.gradient,
+                    matrices, own_item, index, plan, optimizer, parameters, state, workspace, rates, scratch.gradient,
                     scratch.sums,
                 )  # fmt: skip
-            else:
-                after_examples(
-                    strategy, item - first_items, index, plan, optimizer, parameters, state, workspace, rates, scratch
-                )
             item = take_item(sync, phase)
         wait_for_all(sync, phase, threads)
 
@@ -135,10 +137,11 @@ def train(
 
 
 @inline
-def scratch_of(scratch, thread):
-    """The buffers of one thread."""
+def scratch_of(scratch, thread, parameters):
+    """The buffers of one thread, without the gaps between threads where a length matters."""
+    words, d = parameters.context_vectors.shape
     return Scratch(
-        scratch.gradient[thread], scratch.counts[thread], scratch.order[thread], scratch.weights[thread],
+        scratch.gradient[thread][:d], scratch.counts[thread][:words], scratch.order[thread], scratch.weights[thread],
         scratch.scores[thread], scratch.block[thread], scratch.sums[thread], scratch.largest[thread],
         scratch.total[thread], scratch.shifts[thread],
     )  # fmt: skip

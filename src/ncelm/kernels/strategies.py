@@ -37,6 +37,11 @@ def after_examples(strategy, item, index, plan, optimizer, parameters, state, wo
 
 
 @generic
+def targets_are_longest(strategy):
+    """Whether the work items of `after_examples` take longer than those of `contexts.context_gradients`."""
+
+
+@generic
 def finish_targets_items(strategy, index, plan):
     """The number of work items of `finish_targets`."""
 

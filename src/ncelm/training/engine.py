@@ -456,21 +456,22 @@ def _workspace(sizes: Sizes, importance: bool) -> records.Workspace:
 
 def _scratch(sizes: Sizes, threads: int) -> records.Scratch:
     """Buffers of each thread."""
-    block_rows = {True: max(products.VOCABULARY_BLOCK, exact.EXAMPLE_BLOCK), False: 0}[sizes.exact]
+    block_rows = max(products.VOCABULARY_BLOCK, exact.EXAMPLE_BLOCK) if sizes.exact else 0
     block_rows = shared_noise.MOST_EXAMPLES if sizes.shared_samples else block_rows
     entries = max(sizes.entries, sizes.batch * sizes.positions)
     shifts = exact.EXAMPLE_BLOCK * -(-sizes.vocabulary // products.VOCABULARY_BLOCK) if sizes.exact else 0
     sums = 0 if sizes.diagonal else contexts.POSITION_BLOCK
     weights = max(entries, products.VOCABULARY_BLOCK if sizes.exact else shared_noise.NOISE_BLOCK)
+    gap, gap_rows = records.GAP, 1 + records.GAP // sizes.dim
     return records.Scratch(
-        gradient=_floats(threads, sizes.dim),
-        counts=np.zeros((threads, sizes.vocabulary + 1), np.int32),
-        order=np.zeros((threads, entries), np.int32),
-        weights=_floats(threads, weights),
-        scores=_floats(threads, 3, losses.padded(sizes.samples)),
-        block=_floats(threads, block_rows, sizes.dim),
-        sums=_floats(threads, sums, sizes.dim),
-        largest=_floats(threads, block_rows),
-        total=np.zeros((threads, block_rows)),
-        shifts=_floats(threads, shifts),
+        gradient=_floats(threads, sizes.dim + gap),
+        counts=np.zeros((threads, sizes.vocabulary + 1 + gap), np.int32),
+        order=np.zeros((threads, entries + gap), np.int32),
+        weights=_floats(threads, weights + gap),
+        scores=_floats(threads, 4, losses.padded(sizes.samples)),  # the fourth row is the gap
+        block=_floats(threads, block_rows + gap_rows, sizes.dim),
+        sums=_floats(threads, sums + gap_rows, sizes.dim),
+        largest=_floats(threads, block_rows + gap),
+        total=np.zeros((threads, block_rows + gap)),
+        shifts=_floats(threads, shifts + gap),
     )
