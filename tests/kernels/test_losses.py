@@ -202,7 +202,11 @@ def test_importance_sampling_in_log_space_has_no_overflow():
 
 @njit
 def shared_gradients(loss, noise, first, last, index, plan, parameters, workspace, scratch):
-    return shared_noise.shared_gradients(loss, noise, first, last, index, plan, parameters, workspace, scratch)
+    objective = 0.0
+    for e in range(first, last):
+        logit = scratch.shifts[e - first : e - first + 1]
+        objective += shared_noise.score_target(loss, noise, e, index, plan, parameters, workspace, logit)
+    return objective + shared_noise.shared_gradients(loss, first, last, index, plan, parameters, workspace, scratch)
 
 
 @pytest.mark.parametrize("name", SHARED)

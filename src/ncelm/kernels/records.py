@@ -254,4 +254,6 @@ class Scratch(NamedTuple):
     sums: np.ndarray  # (threads, POSITION_BLOCK, d) float32
     largest: np.ndarray  # (threads, examples) float32
     total: np.ndarray  # (threads, examples) float64
-    shifts: np.ndarray  # (threads, blocks of the vocabulary × examples) float32
+    shifts: (
+        np.ndarray
+    )  # exact likelihood: (threads, blocks of the vocabulary × examples); shared noise: targets' logits

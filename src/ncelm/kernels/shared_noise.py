@@ -78,16 +78,25 @@ def _examples(strategy, item, index, plan, matrices, dropout, optimizer, paramet
     """Scores, their gradients and dJ/dq̂ of a block of examples."""
     size, table = plan.sizes[index], parameters.target_vectors
     block = example_block(plan.contexts.shape[1])
-    first, last = item * block, min((item + 1) * block, size)
+    first, last, objective = item * block, min((item + 1) * block, size), 0.0
     for e in range(first, last):
         if table.size > IN_CACHE and e + 1 < last:
             prefetch(table, np.int64(plan.words[index, e + 1, 0]))
             prefetch_contexts(matrices, plan.contexts[index, e + 1], parameters.context_vectors)
         predict(matrices, e, index, plan, parameters.context_vectors, workspace.predicted[e])
         drop(dropout, workspace.predicted[e], plan.keys[index, e])
-    workspace.losses[index, item] = -shared_gradients(
-        strategy.loss, strategy.noise, first, last, index, plan, parameters, workspace, scratch
-    )
+        objective += score_target(
+            strategy.loss,
+            strategy.noise,
+            e,
+            index,
+            plan,
+            parameters,
+            workspace,
+            scratch.shifts[e - first : e - first + 1],
+        )
+    objective += shared_gradients(strategy.loss, first, last, index, plan, parameters, workspace, scratch)
+    workspace.losses[index, item] = -objective
     for e in range(first, last):
         drop(dropout, workspace.predicted_gradients[e], plan.keys[index, e])
 
@@ -117,20 +126,37 @@ def _target_gradient(e, gradient, word, index, plan, parameters, workspace):
 
 
 @generic
-def shared_gradients(loss, noise, first, last, index, plan, parameters, workspace, scratch):
-    """The objective of some examples; score gradients and dJ/dq̂ go to the workspace."""
+def score_target(loss, noise, e, index, plan, parameters, workspace, logit):
+    """Score the target of an example while its row is in the cache; return the part of the objective that is known.
+
+    logit (1,) keeps u for losses that need all noise words first.
+    """
+
+
+@implements(score_target, Nce)
+def _finish_target_now(loss, noise, e, index, plan, parameters, workspace, logit):
+    u, word = _target_logit(e, noise, index, plan, parameters, workspace)
+    gradient, objective = shared_target_gradient(loss, u, 0.0)
+    _target_gradient(e, gradient, word, index, plan, parameters, workspace)
+    return objective
+
+
+@implements(score_target, Ranking, LogZPenalty)
+def _keep_target_logit(loss, noise, e, index, plan, parameters, workspace, logit):
+    logit[0], _ = _target_logit(e, noise, index, plan, parameters, workspace)
+    return 0.0
+
+
+@generic
+def shared_gradients(loss, first, last, index, plan, parameters, workspace, scratch):
+    """The rest of the objective of some examples; score gradients and dJ/dq̂ go to the workspace."""
 
 
 @implements(shared_gradients, Nce)
-def _one_pass(loss, noise, first, last, index, plan, parameters, workspace, scratch):
+def _one_pass(loss, first, last, index, plan, parameters, workspace, scratch):
     """NCE needs no sum over the noise words: each block is finished while it is in the cache."""
     objective, K, (part,) = 0.0, plan.shared.counts[index], borrowed((scratch.block,))
     vectors, gradients = workspace.predicted[first:last], workspace.predicted_gradients[first:last]
-    for e in range(first, last):
-        u, word = _target_logit(e, noise, index, plan, parameters, workspace)
-        gradient, target_objective = shared_target_gradient(loss, u, 0.0)
-        objective += target_objective
-        _target_gradient(e, gradient, word, index, plan, parameters, workspace)
     for j0 in range(0, K, NOISE_BLOCK):
         j1 = min(j0 + NOISE_BLOCK, K)
         rows, scores = workspace.noise.rows[j0:j1], _block_of_scores(j0, j1, first, last, index, plan, workspace)
@@ -143,33 +169,33 @@ def _one_pass(loss, noise, first, last, index, plan, parameters, workspace, scra
 
 
 @implements(shared_gradients, Ranking, LogZPenalty)
-def _two_passes(loss, noise, first, last, index, plan, parameters, workspace, scratch):
+def _two_passes(loss, first, last, index, plan, parameters, workspace, scratch):
     """Losses that need log Σ n exp(u) over the noise words before the gradient of any of them."""
     objective, K, (part,) = 0.0, plan.shared.counts[index], borrowed((scratch.block,))
     vectors, gradients = workspace.predicted[first:last], workspace.predicted_gradients[first:last]
-    largest, total = scratch.largest[: last - first], scratch.total[: last - first]
+    largest, log_sums, logits = scratch.largest[: last - first], scratch.total[: last - first], scratch.shifts
     largest[:] = -np.inf
-    total[:] = 0.0
+    log_sums[:] = 0.0
     for j0 in range(0, K, NOISE_BLOCK):
         j1 = min(j0 + NOISE_BLOCK, K)
         scores = _block_of_scores(j0, j1, first, last, index, plan, workspace)
         np.dot(vectors, workspace.noise.rows[j0:j1].T, scores)
         accumulate_log_sum(
-            scores, workspace.noise.shifts[j0:j1], plan.shared.multiplicities[index, j0:j1], largest, total
+            scores, workspace.noise.shifts[j0:j1], plan.shared.multiplicities[index, j0:j1], largest, log_sums
         )
-    for e in range(first, last):
-        u, word = _target_logit(e, noise, index, plan, parameters, workspace)
-        log_sum = np.float64(largest[e - first]) + np.log(total[e - first])
-        gradient, target_objective = shared_target_gradient(loss, u, log_sum)
+    for i in range(last - first):
+        log_sums[i] = np.float64(largest[i]) + np.log(log_sums[i])
+        gradient, target_objective = shared_target_gradient(loss, logits[i], log_sums[i])
         objective += target_objective
-        _target_gradient(e, gradient, word, index, plan, parameters, workspace)
-        total[e - first], largest[e - first] = log_sum, u
+        _target_gradient(first + i, gradient, plan.words[index, first + i, 0], index, plan, parameters, workspace)
     for j0 in range(0, K, NOISE_BLOCK):
         j1 = min(j0 + NOISE_BLOCK, K)
         scores = _block_of_scores(j0, j1, first, last, index, plan, workspace)
         multiplicities = plan.shared.multiplicities[index, j0:j1]
         for i in range(last - first):
-            objective += shared_noise_gradients(loss, scores[i], multiplicities, largest[i], total[i], scratch.weights)
+            objective += shared_noise_gradients(
+                loss, scores[i], multiplicities, logits[i], log_sums[i], scratch.weights
+            )
         add_product(scores, workspace.noise.rows[j0:j1], part[: last - first], gradients)
     return objective
 

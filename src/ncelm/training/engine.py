@@ -459,7 +459,7 @@ def _scratch(sizes: Sizes, threads: int) -> records.Scratch:
     block_rows = max(products.VOCABULARY_BLOCK, exact.EXAMPLE_BLOCK) if sizes.exact else 0
     block_rows = shared_noise.MOST_EXAMPLES if sizes.shared_samples else block_rows
     entries = max(sizes.entries, sizes.batch * sizes.positions)
-    shifts = exact.EXAMPLE_BLOCK * -(-sizes.vocabulary // products.VOCABULARY_BLOCK) if sizes.exact else 0
+    shifts = exact.EXAMPLE_BLOCK * -(-sizes.vocabulary // products.VOCABULARY_BLOCK) if sizes.exact else block_rows
     sums = 0 if sizes.diagonal else contexts.POSITION_BLOCK
     weights = max(entries, products.VOCABULARY_BLOCK if sizes.exact else shared_noise.NOISE_BLOCK)
     gap, gap_rows = records.GAP, 1 + records.GAP // sizes.dim
