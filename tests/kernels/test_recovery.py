@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from tests.helpers import store_of
-from tests.kernels.test_train import configured
+from tests.kernels.configurations import configured
 
 from ncelm.kernels.threads import Team
 from ncelm.models.log_bilinear import LogBilinear
