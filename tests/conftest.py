@@ -1,5 +1,6 @@
 """Fixtures that several test files share."""
 
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -55,3 +56,9 @@ def cycle_store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
         (folder / name).write_text("\n".join(lines))
     files = {name: folder / name for name in ("train", "valid", "test")}
     return prepare(out=folder / "store", boundary="sentence", **files)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _interrupts_are_not_ignored() -> None:
+    """Handle SIGINT also where the shell has started pytest with SIGINT ignored, as it does for background jobs."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

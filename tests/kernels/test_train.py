@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from scipy.stats import chisquare
 from tests.kernels.configurations import KERNELS, configured
 
 from ncelm.kernels import contexts as context_kernels
@@ -341,6 +342,32 @@ def test_an_epoch_visits_every_word_once_with_fresh_noise(stores):
         for other in noise[i + 1 :]:
             assert np.mean(drawn == other) < 0.3  # 1/13 to 1/5 of the words are the same by chance
     assert not np.array_equal(epochs[0][0][:, 0], epochs[1][0][:, 0])  # another order of examples
+
+
+@pytest.mark.parametrize("kernel", ["nce", "shared"])
+def test_noise_words_are_independent_draws_from_the_noise_distribution(stores, kernel):
+    """Pairs of noise words of an example, or of one minibatch and the next, which share theirs among examples."""
+    samples = 400 if kernel == "shared" else 20
+    config = configured(kernel, noise_samples=samples, batch_size=20, dim=4)
+    with Team(1) as team:
+        engine, _, noise = start(stores["stream"], config, team)
+        drawn = []
+        for step in range(engine.steps_per_epoch - 1):
+            engine.run(0, step, np.zeros(1), np.zeros(1))
+            words = planned_words(engine, 20)[:, 1:]
+            drawn.append(np.random.default_rng(step).permutation(words[0]) if kernel == "shared" else words)
+    if kernel == "shared":
+        first, second = drawn[:-1], drawn[1:]
+    else:
+        first, second = ([words[:, i::2] for words in drawn] for i in (0, 1))
+    expected = np.outer(noise.probabilities, noise.probabilities)
+    pairs = np.zeros_like(expected)
+    np.add.at(pairs, (np.ravel(first), np.ravel(second)), 1.0)
+    enough = expected * pairs.sum() > 5.0
+    observed = np.append(pairs[enough], pairs[~enough].sum())
+    wanted = np.append(expected[enough], expected[~enough].sum()) * pairs.sum()
+    keep = wanted > 0
+    assert chisquare(observed[keep], wanted[keep]).pvalue > 1e-3
 
 
 def test_noise_that_equals_the_target_is_kept(stores):
