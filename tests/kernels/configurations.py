@@ -8,7 +8,7 @@ from ncelm.training.config import TrainConfig
 # matrices, ties and optimizers; log-normalizers with each optimizer; bigram noise with importance sampling and with
 # other losses. tests/kernels/test_losses.py has all members of the family, and all losses with shared noise.
 KERNELS = {
-    # also used by recipes and by the tests of training
+    # those of the recipes, and others that the tests of training use too
     "nce": {},
     "nce, sgd": {"optimizer": "sgd"},
     "nce, adam": {"optimizer": "adam"},
@@ -20,7 +20,7 @@ KERNELS = {
     "shared": {"shared_noise": True},
     "shared, dropout": {"shared_noise": True, "dropout": 0.3},
     "shared, diagonal": {"shared_noise": True, "matrices": "diagonal"},
-    # only here
+    # what these leave out
     "penalty, everything": {
         "matrices": "diagonal",
         "tied_embeddings": True,
