@@ -49,7 +49,7 @@ demo: env
 
 # without slow tests: within a minute once the kernels are compiled
 quick: dev
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile -m "not slow"
 
 # everything, doctests included. Tests that start several processes of their own run alone, after the others.
 test: dev

@@ -15,7 +15,8 @@ if importlib.util.find_spec("torch") is None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests below the folders ALONE as `serial`."""
+    """Mark the tests below the folders ALONE as `serial`, and as `slow`, because they start processes."""
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in ALONE):
             item.add_marker("serial")
+            item.add_marker("slow")

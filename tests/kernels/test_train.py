@@ -16,6 +16,8 @@ from ncelm.noise import Noise
 from ncelm.training.engine import create, number_contexts
 from ncelm.training.setup import noise_distribution
 
+pytestmark = pytest.mark.slow  # all kernels of KERNELS are compiled
+
 TABLE_RATE, MATRIX_RATE = 0.05, 0.02
 
 
