@@ -7,6 +7,7 @@ import pytest
 
 ROOT = Path(__file__).parent
 ALONE = (ROOT / "tests" / "distributed",)  # every test there starts several processes
+SLOW = (ROOT / "tests" / "paper", ROOT / "tests" / "torch" / "test_engine.py")  # many short trainings
 
 # Doctests import the modules they are in. Without the extra `torch`, the modules that import it are left out.
 collect_ignore_glob = []
@@ -15,8 +16,9 @@ if importlib.util.find_spec("torch") is None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests below the folders ALONE as `serial`, and as `slow`, because they start processes."""
+    """Mark the tests below ALONE as `serial`, and those below ALONE and SLOW as `slow`."""
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in ALONE):
             item.add_marker("serial")
+        if any(item.path.is_relative_to(place) for place in (*ALONE, *SLOW)):
             item.add_marker("slow")
