@@ -1,6 +1,7 @@
 """Functions and texts that several test files share."""
 
 import io
+import json
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -11,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ncelm.io.array_files import write_arrays
-from ncelm.io.files import atomic_folder
+from ncelm.io.files import atomic_folder, write_json
 from ncelm.io.run import MODEL
 from ncelm.models.description import Origin, write_description
 from ncelm.text.prepare import prepare
@@ -106,6 +107,13 @@ def random_distribution(random: np.random.Generator, size: int) -> npt.NDArray[n
 
 
 # -- models and the command line -------------------------------------------------------------------------------------
+
+
+def change_json(path: Path, changes: Mapping[str, Any]) -> None:
+    """Change fields of a JSON file of ncelm, and its checksum accordingly, as an attacker could."""
+    content = json.loads(path.read_text()) | dict(changes)
+    content.pop("checksum", None)
+    write_json(path, content)
 
 
 def save_model(folder: Path, store: TokenStore, model: Any) -> Path:

@@ -12,7 +12,7 @@ from ncelm.text.prepare import prepare
 from ncelm.text.store import TokenStore
 
 NO_KENLM = "kenlm is not installed: `make test` builds it where there is a C++ compiler"
-UNIGRAMS = "\\data\\\nngram 1=3\n\n\\1-grams:\n-0.3\t</s>\n-0.3\ta\n-0.3\t<unk>\n\n\\end\\\n"
+UNIGRAMS = "\\data\\\nngram 1=3\n\n\\1-grams:\n-0.47712\t</s>\n-0.47712\ta\n-0.47712\t<unk>\n\n\\end\\\n"
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,7 @@ def test_a_run_from_an_exported_file_is_the_same(small, tmp_path):
 def test_lower_case(tmp_path):
     (tmp_path / "a.arpa").write_text(UNIGRAMS)
     lm = import_arpa(tmp_path / "a.arpa", tmp_path / "run", lowercase=True)
-    assert lm.full_scores("A")[0].log_probability == pytest.approx(-0.3 * np.log(10))
+    assert lm.full_scores("A")[0].log_probability == pytest.approx(-0.47712 * np.log(10))
     assert not lm.full_scores("A")[0].unknown
 
 
@@ -90,7 +90,7 @@ def test_like_needs_the_same_words(small, tmp_path):
     (tmp_path / "a.arpa").write_text(UNIGRAMS)
     with pytest.raises(NcelmError, match="does not have the words of `like`: 1 are additional, such as 'a'"):
         import_arpa(tmp_path / "a.arpa", tmp_path / "run", like=small / "store")
-    (tmp_path / "b.arpa").write_text(UNIGRAMS.replace("-0.3\ta\n", "").replace("1=3", "1=2"))
+    (tmp_path / "b.arpa").write_text(UNIGRAMS.replace("-0.47712\ta\n", "").replace("1=3", "1=2"))
     with pytest.raises(NcelmError, match=r"does not have the words of `like`: \d+ are missing"):
         import_arpa(tmp_path / "b.arpa", tmp_path / "run", like=small / "store")
     with pytest.raises(NcelmError, match="leave `lowercase` out"):

@@ -5,17 +5,20 @@ import shutil
 
 import numpy as np
 import pytest
-from tests.helpers import random_lines, save_model, store_of, two_topics
+from safetensors.numpy import load_file
+from tests.helpers import change_json, random_lines, save_model, store_of, two_topics
 
 from ncelm import load
 from ncelm.cli.main import main
 from ncelm.combine import blend, mix
 from ncelm.completion import Question, rank, rank_both
 from ncelm.errors import NcelmError
+from ncelm.io import array_files
 from ncelm.language_model import load_scorer
 from ncelm.models.log_bilinear import LogBilinear, ModelConfig
 from ncelm.models.lsa import train_lsa
 from ncelm.models.ngram.estimate import train_ngram
+from ncelm.models.ngram.query import ARRAYS
 from ncelm.text.prepare import prepare
 from ncelm.text.store import TokenStore
 
@@ -145,8 +148,39 @@ def test_a_component_with_other_parameters(folder, tmp_path):
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(bytes(content))
+    with pytest.raises(NcelmError, match=r"changed/model.safetensors is damaged \(its checksum is wrong\)"):
+        load(tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["log-bilinear", "trigram"])
+def test_a_component_that_was_trained_again(folder, tmp_path, name):
+    """Its configuration is the same, and its file is intact."""
+    shutil.copytree(folder / name, tmp_path / "changed")
+    mix([folder / "bigram", tmp_path / "changed"], tmp_path / "out")
+    path = tmp_path / "changed/model.safetensors"
+    arrays, header = load_file(path), array_files.read_header(path)
+    array = arrays["biases" if name == "log-bilinear" else "log_backoffs"]
+    array[3] -= 0.5
+    order = list(ARRAYS) if name == "trigram" else list(arrays)
+    header = {field: value for field, value in header.items() if field not in ("version", "checksum")}
+    array_files.write_mapped(path, {each: arrays[each] for each in order}, header)
+    assert load(tmp_path / "changed").score("w1 w2") < 0
     with pytest.raises(NcelmError, match="has changed since"):
         load(tmp_path / "out")
+
+
+def test_deeply_nested_mixtures_load_in_linear_time(folder, tmp_path):
+    """Every level names the level below twice: without sharing, each level takes twice as long as the one below."""
+    path = folder / "bigram"
+    for level in range(9):
+        mix([path, path], tmp_path / f"level{level}", weights=[0.5, 0.5])
+        path = tmp_path / f"level{level}"
+    assert load(path).score("w1 w2") == pytest.approx(load(folder / "bigram").score("w1 w2"))
+    with pytest.raises(NcelmError, match="more than 1,000 components"):
+        for level in range(9, 12):
+            mix([path, path], tmp_path / f"level{level}", weights=[0.5, 0.5])
+            path = tmp_path / f"level{level}"
+            load(path)
 
 
 @pytest.mark.parametrize(
@@ -158,8 +192,7 @@ def test_a_component_with_other_parameters(folder, tmp_path):
 def test_a_damaged_mixture(folder, tmp_path, change):
     path = tmp_path / "out"
     mix([folder / "bigram", folder / "trigram"], path, weights=[0.5, 0.5])
-    content = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(content | change))
+    change_json(path / "config.json", change)
     with pytest.raises(NcelmError, match=r"damaged|unknown kind"):
         load(path)
 
@@ -228,8 +261,7 @@ def test_ensembles_that_cannot_be_made(topics, tmp_path):
 
 def test_a_damaged_ensemble(topics, tmp_path):
     blend([topics / "ngram", topics / "lsa"], tmp_path / "out")
-    content = json.loads((tmp_path / "out/config.json").read_text())
-    (tmp_path / "out/config.json").write_text(json.dumps(content | {"weights": [["a", 1.0], [1.0, 1.0]]}))
+    change_json(tmp_path / "out/config.json", {"weights": [["a", 1.0], [1.0, 1.0]]})
     with pytest.raises(NcelmError, match="damaged"):
         load_scorer(tmp_path / "out")
     with pytest.raises(NcelmError, match="exists already"):

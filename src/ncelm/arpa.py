@@ -5,11 +5,12 @@ from pathlib import Path
 
 from ncelm.errors import NcelmError
 from ncelm.io import run
-from ncelm.io.files import atomic_folder, check_not_existing
+from ncelm.io.files import atomic_folder, check_not_existing, open_regular
 from ncelm.language_model import LanguageModel
 from ncelm.models import description
 from ncelm.models.ngram.arpa import OnNgrams, read_arpa, write_arpa
 from ncelm.models.ngram.query import NGramModel, write_run
+from ncelm.models.ngram.validate import check_probabilities
 from ncelm.text.settings import TextSettings
 from ncelm.text.store import Boundary, TokenStore
 
@@ -43,10 +44,11 @@ def import_arpa(
     if origin and lowercase:
         raise NcelmError("`like` determines the tokenization: leave `lowercase` out")
     model, vocabulary = read_arpa(path, origin.vocabulary if origin else None, progress)
+    check_probabilities(path, model, vocabulary)
     boundary = _boundary(path, model, origin.boundary if origin else None)
     origin = origin or description.Origin(vocabulary, boundary, TextSettings(lowercase=lowercase), None, None)
     with atomic_folder(out) as folder:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         write_run(folder, model, origin, arpa_sha256=digest)
     return LanguageModel.of(model, origin)

@@ -1,4 +1,4 @@
-"""The exceptions that ncelm raises for errors a user can fix."""
+"""The exceptions that ncelm raises for errors a user can fix, and for signals."""
 
 
 class NcelmError(Exception):
@@ -9,9 +9,21 @@ class NcelmError(Exception):
     """
 
 
+class ArgumentError(NcelmError, ValueError):
+    """An argument with an invalid value."""
+
+
+class ArgumentTypeError(NcelmError, TypeError):
+    """An argument of a wrong type."""
+
+
 class DivergedError(NcelmError):
     """Training diverged. The metrics describe how; the best earlier model, if there is one, is kept."""
 
 
 class MissingExtraError(NcelmError, ImportError):
     """An optional dependency is not installed."""
+
+
+class Terminated(KeyboardInterrupt):
+    """The process received SIGTERM. Code that cleans up after Ctrl-C cleans up after this, too."""

@@ -16,7 +16,7 @@ from tests.helpers import without_compilation
 from ncelm import __version__
 from ncelm.cli.main import NAMES, _module_of, main
 from ncelm.cli.parser import Parser
-from ncelm.errors import NcelmError
+from ncelm.errors import NcelmError, Terminated
 
 ROOT = Path(__file__).parents[2]
 PARSERS = [*NAMES, "ngram train", "ngram to-arpa", "ngram from-arpa"]
@@ -203,12 +203,13 @@ def test_ctrl_c_exits_with_130(capsys, monkeypatch):
     assert capsys.readouterr().err == "ncelm: stopped by Ctrl-C\n"
 
 
-def test_ctrl_c_in_a_callback_is_not_lost(capsys, monkeypatch):
-    """Python cannot raise in a callback of compiled code, such as those of LLVM: it calls sys.unraisablehook."""
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt, 130), (Terminated, 143)])
+def test_a_signal_in_a_callback_is_not_lost(capsys, monkeypatch, stop, code):
+    """Python cannot raise in a callback of compiled code or in a destructor: it calls sys.unraisablehook."""
 
     class Callback:
         def __del__(self):
-            raise KeyboardInterrupt
+            raise stop
 
     def run(arguments):
         Callback()
@@ -216,23 +217,8 @@ def test_ctrl_c_in_a_callback_is_not_lost(capsys, monkeypatch):
             time.sleep(0.01)
 
     monkeypatch.setattr("ncelm.cli.pmi.run", run)
-    assert main(["pmi", "train", "store", "--out", "x"]) == 130
-    assert capsys.readouterr().err == "ncelm: stopped by Ctrl-C\n"
-
-
-def test_a_compiler_that_fails_because_of_ctrl_c(capsys, monkeypatch):
-    class Callback:
-        def __del__(self):
-            raise KeyboardInterrupt
-
-    def run(arguments):
-        monkeypatch.setattr("threading.Timer.start", lambda self: None)
-        Callback()
-        raise AttributeError("half a module")
-
-    monkeypatch.setattr("ncelm.cli.pmi.run", run)
-    assert main(["pmi", "train", "store", "--out", "x"]) == 130
-    assert capsys.readouterr().err == "ncelm: stopped by Ctrl-C\n"
+    assert main(["pmi", "train", "store", "--out", "x"]) == code
+    assert capsys.readouterr().err == f"ncelm: stopped by {'Ctrl-C' if code == 130 else 'SIGTERM'}\n"
 
 
 def test_ctrl_c_during_training_leaves_a_checkpoint(folder, tmp_path):

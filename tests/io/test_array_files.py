@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncelm.errors import NcelmError
-from ncelm.io.array_files import all_bounded, map_arrays, read_arrays, write_arrays, write_mapped
+from ncelm.io import array_files
+from ncelm.io.array_files import all_bounded, checksum, map_arrays, read_arrays, read_header, write_arrays, write_mapped
 
 ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(0, np.float32)}
 SHAPES = {"a": (2, 3), "b": (0,)}
@@ -21,7 +22,8 @@ def test_arrays(tmp_path):
     path = tmp_path / "arrays"
     write_arrays(path, ARRAYS, {"kind": "test", "state": {"epoch": 2}})
     arrays, header = read_arrays(path, SHAPES)
-    assert header == {"version": 1, "kind": "test", "state": {"epoch": 2}}
+    assert header.pop("checksum") == checksum(ARRAYS, {"version": 2, "kind": "test", "state": {"epoch": 2}})
+    assert header == {"version": 2, "kind": "test", "state": {"epoch": 2}}
     for name, array in ARRAYS.items():
         np.testing.assert_array_equal(arrays[name], array)
     first = path.read_bytes()
@@ -33,7 +35,8 @@ def test_mapped_arrays_have_the_same_format(tmp_path):
     path = tmp_path / "arrays"
     write_mapped(path, MAPPED, {"kind": "test"})
     arrays, header = map_arrays(path, KINDS)
-    assert header == {"version": 1, "kind": "test"}
+    assert header.pop("checksum") == checksum(MAPPED, {"version": 2, "kind": "test"})
+    assert header == {"version": 2, "kind": "test"}
     for name, array in MAPPED.items():
         np.testing.assert_array_equal(arrays[name], array)
         assert not arrays[name].flags.writeable or not arrays[name].size
@@ -75,7 +78,7 @@ def test_newer_files(tmp_path):
         (write_arrays, read_arrays, ARRAYS, SHAPES),
         (write_mapped, map_arrays, MAPPED, KINDS),
     ):
-        write(tmp_path / "arrays", arrays, {"version": 2})
+        write(tmp_path / "arrays", arrays, {"version": 3})
         with pytest.raises(NcelmError, match="newer ncelm"):
             read(tmp_path / "arrays", expected)
         write(tmp_path / "arrays", arrays, {"version": "x"})
@@ -84,7 +87,7 @@ def test_newer_files(tmp_path):
 
 
 @given(st.data())
-def test_damaged_files_are_errors_or_give_valid_arrays(tmp_path_factory, data):
+def test_damaged_files_are_errors_or_give_the_same_arrays(tmp_path_factory, data):
     """Truncated files, and files with a changed byte in the header or the arrays."""
     path = tmp_path_factory.mktemp("damaged") / "arrays"
     for write, read, arrays, expected in (
@@ -101,7 +104,9 @@ def test_damaged_files_are_errors_or_give_valid_arrays(tmp_path_factory, data):
         path.write_bytes(content)
         with suppress(NcelmError):
             result, _ = read(path, expected)
-            assert {name: array.shape for name, array in result.items()} == {n: a.shape for n, a in arrays.items()}
+            assert set(result) == set(arrays)
+            for name, array in arrays.items():
+                np.testing.assert_array_equal(result[name], array)
 
 
 @pytest.mark.parametrize(
@@ -126,6 +131,30 @@ def test_headers_of_mapped_files_are_not_trusted(tmp_path, change):
     path.write_bytes(len(header).to_bytes(8, "little") + header + content[8 + length :])
     with pytest.raises(NcelmError, match="damaged"):
         map_arrays(path, {"n": "int64"})
+
+
+def test_files_of_version_1_have_no_checksum(tmp_path, monkeypatch):
+    monkeypatch.setattr(array_files, "_metadata_of", lambda arrays, header: {"ncelm": json.dumps({"version": 1})})
+    write_arrays(tmp_path / "arrays", ARRAYS, {})
+    assert read_arrays(tmp_path / "arrays", SHAPES)[1] == {"version": 1}
+    monkeypatch.setattr(array_files, "_metadata_of", lambda arrays, header: {"ncelm": json.dumps({"version": 2})})
+    write_arrays(tmp_path / "arrays", ARRAYS, {})
+    with pytest.raises(NcelmError, match="its checksum is wrong"):
+        read_arrays(tmp_path / "arrays", SHAPES)
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "NaN", "5", '{"version": 1e400}', "{"])
+def test_metadata_is_not_trusted(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(array_files, "_metadata_of", lambda arrays, header: {"ncelm": content})
+    for write, read, arrays, expected in (
+        (write_arrays, read_arrays, ARRAYS, SHAPES),
+        (write_mapped, map_arrays, MAPPED, KINDS),
+    ):
+        write(tmp_path / "arrays", arrays, {})
+        with pytest.raises(NcelmError, match="damaged"):
+            read(tmp_path / "arrays", expected)
+        with pytest.raises(NcelmError, match="damaged"):
+            read_header(tmp_path / "arrays")
 
 
 def test_all_bounded():

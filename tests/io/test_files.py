@@ -6,11 +6,21 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import atomic_folder, atomic_write, exclusive_lock, read_json
+from ncelm.io.files import (
+    atomic_folder,
+    atomic_write,
+    exclusive_lock,
+    is_finite_number,
+    parse_json,
+    read_bytes,
+    read_json,
+    write_json,
+)
 
 
 def test_a_file_keeps_its_content_when_writing_fails(tmp_path):
@@ -37,22 +47,69 @@ def test_a_folder_is_complete_or_absent(tmp_path):
 
 
 def test_folders_of_ended_processes_are_removed_and_those_of_running_ones_are_not(tmp_path):
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    (tmp_path / f".new.{ended.pid}.partial").mkdir()
-    (tmp_path / f".new.{10**30}.partial").mkdir()  # no process id
-    running = tmp_path / f".new.{os.getppid()}.partial"
-    running.mkdir()
-    (tmp_path / ".new.mine.partial").mkdir()
-    with atomic_folder(tmp_path / "new"):
-        pass
-    assert sorted(os.listdir(tmp_path)) == sorted([".new.mine.partial", running.name, "new"])
+    """Another process may have the same process id, in a container: the temporary name does not depend on it."""
+    script = """
+import os, signal, sys, time
+from pathlib import Path
+from ncelm.io.files import atomic_folder, atomic_write
+with atomic_folder(Path(sys.argv[1], "a")) as folder, atomic_write(Path(sys.argv[1], "b")) as file:
+    (folder / "half").write_text("half")
+    file.write(b"half")
+    file.flush()
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    for process in processes:
+        assert process.stdout.readline() == "ready\n"
+    assert len(os.listdir(tmp_path)) == 4
+    (tmp_path / ".new.mine.partial").mkdir()  # of another program
+    for process, left in zip(processes, (2, 0), strict=True):
+        process.kill()
+        process.communicate()
+        with atomic_write(tmp_path / "new"):
+            pass
+        assert len([name for name in os.listdir(tmp_path) if name.endswith(".ncelm-partial")]) == left
+    assert sorted(os.listdir(tmp_path)) == [".new.mine.partial", "new"]
 
 
 def test_a_folder_that_cannot_be_created_is_an_error_of_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NcelmError, match="cannot write"), atomic_folder(tmp_path / "file" / "below"):
         pass
+
+
+def test_json_files_have_a_checksum(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"format": "thing", "version": 1, "x": [1, 2.5, "é"]})
+    assert read_json(path, "thing", "thing", 1) == {"format": "thing", "version": 1, "x": [1, 2.5, "é"]}
+    text = path.read_text()
+    for changed in (text.replace("2.5", "2.25"), text.replace('"x"', '"y"'), text.replace("checksum", "check")):
+        path.write_text(changed)
+        with pytest.raises(NcelmError, match="its checksum is wrong"):
+            read_json(path, "thing", "thing", 1)
+    path.write_text('{"format": "thing", "version": 1, "x": 3}')  # of a version without checksums
+    assert read_json(path, "thing", "thing", 2, checksum_since=2)["x"] == 3
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "NaN", '{"a": Infinity}', "1" * 5000, "", "\ud800"])
+def test_invalid_json_is_a_value_error(content):
+    with pytest.raises(ValueError):  # noqa: PT011
+        parse_json(content.encode("utf-8", "surrogatepass"))
+
+
+def test_numbers_that_no_float_can_hold():
+    assert all(map(is_finite_number, (0, -3, 2.5, 10**300)))
+    assert not any(map(is_finite_number, (10**400, -(10**400), float("inf"), float("nan"), True, None, "1")))
+
+
+def test_pipes_are_not_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(NcelmError, match="is a pipe or a device, not a file"):
+        read_bytes(tmp_path / "pipe")
+    with pytest.raises(NcelmError, match="is a pipe or a device, not a file"):
+        read_bytes(Path("/dev/zero"))
 
 
 def test_json_of_another_kind_is_rejected(tmp_path):

@@ -52,7 +52,7 @@ def test_an_exception_of_any_thread_reaches_the_caller():
 
 @pytest.mark.parametrize("threads", [0, -1, 1025])
 def test_impossible_numbers_of_threads_are_errors(threads):
-    with pytest.raises(NcelmError, match="give a number from 1 to 1024"):
+    with pytest.raises(NcelmError, match="give a whole number from 1 to 1,024"):
         Team(threads)
 
 

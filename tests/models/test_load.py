@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tests.helpers import save_model
+from tests.helpers import change_json, save_model
 
 from ncelm import load
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
-from ncelm.models.load import load_vectors, load_word_model, run_digest
+from ncelm.models.load import load_vectors, load_word_model, run_checksum
 from ncelm.models.log_bilinear import LogBilinear, ModelConfig
 from ncelm.models.lsa import train_lsa
 
@@ -34,8 +34,7 @@ def folder(saved, tmp_path):
 
 
 def change_config(folder, **changes):
-    content = json.loads((folder / run.CONFIG).read_text())
-    (folder / run.CONFIG).write_text(json.dumps(content | changes))
+    change_json(folder / run.CONFIG, changes)
 
 
 # -- run directories -------------------------------------------------------------------------------------------------
@@ -121,7 +120,7 @@ def test_a_model_of_another_shape(folder):
 def test_a_model_that_does_not_match_its_configuration(folder):
     content = json.loads((folder / run.CONFIG).read_text())
     content["config"]["model"]["tied_embeddings"] = True
-    (folder / run.CONFIG).write_text(json.dumps(content))
+    change_config(folder, **content)
     with pytest.raises(NcelmError, match="target_vectors"):
         load(folder)
 
@@ -165,15 +164,15 @@ def test_vectors_of_a_run(saved, cycle_store, tmp_path):
 
 
 def test_a_digest_depends_on_configuration_and_parameters(folder):
-    digest = run_digest(folder)
-    assert run_digest(folder) == digest
+    digest = run_checksum(folder)
+    assert run_checksum(folder) == digest
     arrays = load_file(folder / run.MODEL)
     arrays["biases"][0] += 1.0
     array_files.write_arrays(folder / run.MODEL, arrays, {})
-    changed = run_digest(folder)
+    changed = run_checksum(folder)
     assert changed != digest
     change_config(folder, note="changed")
-    assert run_digest(folder) not in (digest, changed)
+    assert run_checksum(folder) not in (digest, changed)
 
 
 # -- imports ---------------------------------------------------------------------------------------------------------

@@ -1,10 +1,8 @@
 """LSA: the matrix and its decomposition against dense algebra, similarities, files, errors."""
 
-import json
-
 import numpy as np
 import pytest
-from tests.helpers import KITCHEN, SEA, random_lines, store_of, two_topics
+from tests.helpers import KITCHEN, SEA, change_json, random_lines, store_of, two_topics
 
 from ncelm import load
 from ncelm.errors import NcelmError
@@ -125,10 +123,9 @@ def test_damaged_runs(topics):
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(NcelmError, match="damaged"):
         Lsa.load(topics / "run")
-    content = json.loads((topics / "run/config.json").read_text())
-    (topics / "run/config.json").write_text(json.dumps(content | {"dim": "four"}))
+    change_json(topics / "run/config.json", {"dim": "four"})
     with pytest.raises(NcelmError, match="damaged"):
         Lsa.load(topics / "run")
-    (topics / "run/config.json").write_text(json.dumps(content | {"kind": "pmi"}))
+    change_json(topics / "run/config.json", {"kind": "pmi"})
     with pytest.raises(NcelmError, match="is a model of kind pmi, not lsa"):
         Lsa.load(topics / "run")

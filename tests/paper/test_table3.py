@@ -5,7 +5,7 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
-from tests.helpers import GUTENBERG_HEADER, make_tar, two_topics
+from tests.helpers import GUTENBERG_HEADER, change_json, make_tar, two_topics
 
 from ncelm.errors import NcelmError
 from ncelm.models import questions
@@ -114,9 +114,7 @@ def test_progress_of_all_kinds_of_rows_is_reported(complete):
 
 def test_finished_rows_are_not_trained_again(restored):
     outcome = restored.out / "runs/lbl-2-100/outcome.json"
-    changed = json.loads(outcome.read_text())
-    changed["seconds"] = 12345.0
-    outcome.write_text(json.dumps(changed))
+    change_json(outcome, {"seconds": 12345.0})
     report = reproduce_table3(restored.data, restored.out, rows=["lbl-2-100"], finished_only=True)
     assert [row["seconds"] for row in report["rows"]] == [12345.0]
     outcome.unlink()  # trained, but not evaluated

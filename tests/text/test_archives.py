@@ -148,7 +148,7 @@ def test_a_real_text_in_an_archive(small_text, tmp_path):
     }
     packed = make_tar(tmp_path / "works.tar.gz", files, "w:gz")
     texts, reports = extract_texts([packed], tmp_path, gutenberg=True, encoding="utf-8", skip_broken=False)
-    assert [path.read_text() for path in texts] == chapters
+    assert [each.path.read_text() for each in texts] == chapters
     assert all(report.header_mark and report.footer_mark for report in reports)
 
 
@@ -161,7 +161,7 @@ def test_works_of_the_challenge(shared_data, tmp_path):
     assert len(texts) == len(reports) == 40
     assert all(report.header_mark for report in reports)
     assert sum(not report.footer_mark for report in reports) <= 5
-    for path in texts:
-        text = path.read_text()
+    for each in texts:
+        text = each.path.read_text()
         assert "PUBLIC DOMAIN ETEXTS" not in text
         assert len(text) > 10_000

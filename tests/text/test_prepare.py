@@ -328,7 +328,7 @@ class TestParts:
             prepare_part(3, 2, works, out=tmp_path / "store", **self.OPTIONS)
         (numbers, *_) = sorted((tmp_path / "store.part-1-of-2").rglob("*.numbers"))
         numbers.write_bytes(numbers.read_bytes()[:-8] + b"\xff" * 8)
-        with pytest.raises(NcelmError, match="part-1-of-2 is damaged: make the part again"):
+        with pytest.raises(NcelmError, match=r"part-1-of-2.*\.numbers is damaged: make the part again"):
             join()
         numbers.unlink()
         with pytest.raises(NcelmError, match="make the part again"):

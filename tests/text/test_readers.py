@@ -59,7 +59,7 @@ class TestReadLines:
         def refuse(*_, **__):
             raise PermissionError(13, "Permission denied")
 
-        monkeypatch.setattr(type(path), "open", refuse)
+        monkeypatch.setattr("os.open", refuse)
         with pytest.raises(NcelmError, match=r"cannot read .*: Permission denied"):
             list(read_lines(path))
 

@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.helpers import PROSE
+from tests.helpers import PROSE, change_json
 
 from ncelm.errors import NcelmError
 from ncelm.text.sentences import SentenceSplitter
@@ -51,17 +51,24 @@ def test_damaged(splitter, tmp_path):
     splitter.save(tmp_path)
     path = tmp_path / "punkt.json"
     good = path.read_text()
-    for bad in (
-        good.replace('"abbreviations"', '"x"'),
-        good.replace('"collocations": [', '"collocations": [3,').replace("[3,]", "[3]"),
-        good.replace('"orthographic_contexts": {', '"orthographic_contexts": {"a": "b", '),
-        good.replace('"sentence_starters": [', '"sentence_starters": [[1]').replace("[[1]\n", "[[1],\n"),
-        good[:-20],
+    for name, bad in (
+        ("abbreviations", None),
+        ("abbreviations", [3]),
+        ("collocations", [3]),
+        ("collocations", [["a", 3]]),
+        ("orthographic_contexts", {"a": "b"}),
+        ("sentence_starters", [[1]]),
     ):
+        path.write_text(good)
+        change_json(path, {name: bad})
+        with pytest.raises(NcelmError, match=r"damaged: prepare the store again"):
+            SentenceSplitter.load(tmp_path)
+    for bad in (good[:-20], good.replace('"version": 2', '"version": 1')):
         path.write_text(bad)
         with pytest.raises(NcelmError, match="damaged"):
             SentenceSplitter.load(tmp_path)
-    path.write_text(good.replace('"version": 1', '"version": 2'))
+    path.write_text(good)
+    change_json(path, {"version": 3})
     with pytest.raises(NcelmError, match="newer"):
         SentenceSplitter.load(tmp_path)
 

@@ -1,12 +1,12 @@
 """The token store: validation when it is opened, and contexts and targets."""
 
-import json
 import re
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.helpers import change_json
 
 from ncelm.errors import NcelmError
 from ncelm.text.prepare import prepare
@@ -58,7 +58,7 @@ class TestOpen:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"version": 2}, "newer ncelm"),
+            ({"version": 3}, "newer ncelm"),
             ({"version": None}, "damaged"),
             ({"boundary": "page"}, "no boundary"),
             ({"boundary": ["stream"]}, "no boundary"),
@@ -82,8 +82,7 @@ class TestOpen:
         ],
     )
     def test_changed_json(self, store, change, message):
-        path = store / "store.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+        change_json(store / "store.json", change)
         self.check_error(store, message)
 
     def test_invalid_ids_and_offsets(self, store):

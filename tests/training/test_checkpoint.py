@@ -8,6 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from tests.helpers import change_json
 
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
@@ -147,7 +148,7 @@ def test_impossible_states_are_errors(change):
 
 def test_a_state_without_a_field_is_an_error():
     content = asdict(snapshot_of(Sgd())[0].state)
-    for name in content:
+    for name in set(content) - {"metrics_sha256"}:  # which version 2 did not have
         with pytest.raises((TypeError, ValueError)):
             TrainingState.from_dict({other: value for other, value in content.items() if other != name})
 
@@ -155,7 +156,8 @@ def test_a_state_without_a_field_is_an_error():
 def test_states_that_do_not_fit_the_length_of_the_run_are_impossible():
     state = snapshot_of(Sgd())[0].state  # epoch 1, step 2
     assert state.is_possible(epochs=3, steps_per_epoch=5)
-    assert not state.is_possible(epochs=3, steps_per_epoch=2)
+    assert state.is_possible(epochs=3, steps_per_epoch=2)  # the epoch has not been validated
+    assert not state.is_possible(epochs=3, steps_per_epoch=1)
     assert not state.is_possible(epochs=1, steps_per_epoch=5)
     state.best_epoch = 2
     assert not state.is_possible(epochs=3, steps_per_epoch=5)
@@ -190,7 +192,7 @@ def test_a_damaged_checkpoint_is_an_error(store, tmp_path):
 
 def test_a_checkpoint_of_a_newer_version_is_an_error(tmp_path):
     snapshot, shapes = snapshot_of(Sgd())
-    array_files.write_arrays(tmp_path / "file", snapshot.model.arrays(), {"checkpoint": 3, "state": {}})
+    array_files.write_arrays(tmp_path / "file", snapshot.model.arrays(), {"checkpoint": 4, "state": {}})
     with pytest.raises(NcelmError, match="upgrade ncelm"):
         read_checkpoint(tmp_path / "file", shapes)
     array_files.write_arrays(tmp_path / "file", snapshot.model.arrays(), {"checkpoint": "2", "state": {}})
@@ -214,7 +216,7 @@ def test_a_model_file_is_not_a_checkpoint(tmp_path, optimizer):
 def test_a_damaged_config_is_an_error(store, tmp_path, change):
     train(store, tmp_path / "run", epochs=1, **SMALL)
     path = tmp_path / "run" / run.CONFIG
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    change_json(path, change)
     with pytest.raises(NcelmError, match="damaged"):
         train(store, tmp_path / "run", epochs=1, resume=True, **SMALL)
 
@@ -225,7 +227,7 @@ def test_options_that_a_config_lacks_have_their_defaults(store, tmp_path):
     path = tmp_path / "run" / run.CONFIG
     config = json.loads(path.read_text())
     del config["config"]["regularization"]["dropout"]
-    path.write_text(json.dumps(config))
+    change_json(path, config)
     train(store, tmp_path / "run", epochs=1, resume=True, **SMALL)
     with pytest.raises(NcelmError, match=r"started with `dropout` 0.0, not 0.5"):
         train(store, tmp_path / "run", epochs=1, resume=True, dropout=0.5, **SMALL)

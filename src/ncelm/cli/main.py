@@ -3,6 +3,7 @@
 import _thread
 import io
 import os
+import signal
 import sys
 import threading
 import warnings
@@ -12,7 +13,8 @@ from importlib import import_module
 from typing import Any, TextIO
 
 from ncelm import __version__
-from ncelm.errors import NcelmError
+from ncelm.errors import NcelmError, Terminated
+from ncelm.io.signals import raise_terminated
 
 # The module of a command is imported only when it runs
 COMMANDS = {
@@ -42,17 +44,12 @@ NAMES = [name for group in COMMANDS.values() for name in group]
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line; return 0, 2 for an error that the user can correct, or 130 for Ctrl-C."""
+    """Run the command line; return 0, 2 for an error that the user can correct, 130 for Ctrl-C, or 143 for SIGTERM."""
     arguments = sys.argv[1:] if arguments is None else arguments
     _prepare_output()
-    with _interrupts_kept() as interrupted, warnings.catch_warnings():
+    with _terminated_by_sigterm(), _interrupts_kept(), warnings.catch_warnings():
         warnings.showwarning = _show_warning
-        try:
-            return _run(arguments)
-        except Exception:
-            if interrupted.is_set():  # the compiler failed because it was interrupted
-                return _stopped()
-            raise
+        return _run(arguments)
 
 
 def _run(words: Sequence[str]) -> int:
@@ -79,16 +76,16 @@ def _run(words: Sequence[str]) -> int:
         sys.stdout.flush()
     except (NcelmError, KeyboardInterrupt) as error:
         message = parser.with_flags(str(error)) if parser else str(error)
-        return _stopped(message) if isinstance(error, KeyboardInterrupt) else _fail(message)
+        return _stopped(error, message) if isinstance(error, KeyboardInterrupt) else _fail(message)
     except BrokenPipeError:  # the reader, such as `head`, has finished
-        _drop_output()
+        _drop_output(sys.stdout)
         return 0
     except MemoryError as error:
         return _fail(
             f"not enough memory ({str(error) or 'none is left'}): use fewer dimensions or a smaller vocabulary"
         )
     except OSError as error:  # such as a full disk behind standard output
-        _drop_output()
+        _drop_output(sys.stdout)
         return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
     return 0
 
@@ -114,9 +111,10 @@ def _help() -> str:
     return "\n".join(lines)
 
 
-def _stopped(message: str = "") -> int:
-    _print_error(message or "stopped by Ctrl-C")
-    return 130
+def _stopped(error: KeyboardInterrupt, message: str) -> int:
+    terminated = isinstance(error, Terminated)
+    _print_error(message or f"stopped by {'SIGTERM' if terminated else 'Ctrl-C'}")
+    return 143 if terminated else 130
 
 
 def _fail(message: str) -> int:
@@ -138,19 +136,34 @@ def _show_warning(
 
 def _print_error(message: str) -> None:
     """Print one line to standard error, if it can be written."""
-    with suppress(OSError):
+    try:
         print(f"ncelm: {message}", file=sys.stderr, flush=True)
+    except OSError:  # such as a full disk; Python would try again at exit, and change the exit code
+        _drop_output(sys.stderr)
 
 
 @contextmanager
-def _interrupts_kept() -> Iterator[threading.Event]:
-    """Repeat a Ctrl-C that was lost because it arrived in a callback of compiled code, such as LLVM's."""
-    interrupted, former = threading.Event(), sys.unraisablehook
+def _terminated_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM raise `Terminated` in the block."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    former = signal.signal(signal.SIGTERM, raise_terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
+
+
+@contextmanager
+def _interrupts_kept() -> Iterator[None]:
+    """Repeat a Ctrl-C or SIGTERM that was lost because it arrived in a destructor or in a callback of C code."""
+    former = sys.unraisablehook
 
     def hook(lost: Any) -> None:
         if issubclass(lost.exc_type, KeyboardInterrupt):
-            interrupted.set()
-            again = threading.Timer(0.1, _thread.interrupt_main)
+            number = signal.SIGTERM if issubclass(lost.exc_type, Terminated) else signal.SIGINT
+            again = threading.Timer(0.1, _thread.interrupt_main, [number])
             again.daemon = True
             again.start()
         else:
@@ -158,7 +171,7 @@ def _interrupts_kept() -> Iterator[threading.Event]:
 
     sys.unraisablehook = hook
     try:
-        yield interrupted
+        yield
     finally:
         sys.unraisablehook = former
 
@@ -173,7 +186,7 @@ def _prepare_output() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _drop_output() -> None:
-    """Discard what is left in the buffer of standard output, so that Python does not write it when it exits."""
+def _drop_output(stream: TextIO) -> None:
+    """Discard what is left in the buffer of a stream, so that Python does not write it when it exits."""
     with suppress(OSError, ValueError):  # a stream without a file descriptor
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,11 +1,16 @@
 """Atomic files and folders, locks, and validated JSON files."""
 
 import errno
-import glob
+import hashlib
+import io
 import json
 import os
 import re
+import secrets
 import shutil
+import stat
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,7 +18,9 @@ from typing import IO, Any
 
 from ncelm.errors import NcelmError
 
-_PARTIAL = re.compile(r"^\.(.+)\.\d+\.partial$")  # temporary names: .NAME.PID.partial
+UNLOCKED_SECONDS = 60.0  # an empty temporary file without a lock is removed if it is older than this
+# Temporary names: .NAME.TOKEN.ncelm-partial. The token is random: process ids repeat in containers that share a folder.
+_PARTIAL = re.compile(r"^\.(.+)\.[0-9a-f]{16}\.ncelm-partial$")
 
 
 @contextmanager
@@ -38,14 +45,17 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
     The bytes are written to a temporary file in the same folder, flushed to disk, and then renamed.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with write_errors(path):
+        _remove_abandoned(path.parent)
+        partial = _partial_name(path)
+        file = partial.open("xb")
         try:
-            with partial.open("wb") as file:
-                yield file
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
+            with _marked_as_used(partial):
+                with file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
 
@@ -57,34 +67,78 @@ def atomic_folder(path: Path) -> Iterator[Path]:
     Raises an error at once if `path` exists.
     """
     check_not_existing(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(path)
+        _remove_abandoned(path.parent)
+        partial = _partial_name(path)
         partial.mkdir()
         try:
-            yield partial
-            check_not_existing(path)
-            partial.rename(path)
+            with _marked_as_used(partial):
+                yield partial
+                check_not_existing(path)
+                partial.rename(path)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def _remove_abandoned(path: Path) -> None:
-    """Remove temporary folders of `path` whose process has ended."""
-    for partial in path.parent.glob(f".{glob.escape(path.name)}.*.partial"):
-        pid = partial.name.removesuffix(".partial").rpartition(".")[2]
-        if pid.isdigit() and (int(pid) == os.getpid() or not _is_running(int(pid))):
-            shutil.rmtree(partial, ignore_errors=True)
+def _partial_name(path: Path) -> Path:
+    """Return a new temporary name for `path`, in the same folder."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.ncelm-partial")
 
 
-def _is_running(pid: int) -> bool:
-    import psutil
-
+@contextmanager
+def _marked_as_used(partial: Path) -> Iterator[None]:
+    """Lock a temporary file or folder. The operating system releases the lock when the process ends."""
+    descriptor = _lock(partial)
     try:
-        return psutil.pid_exists(pid)
-    except OverflowError:
-        return False
+        yield
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _lock(path: Path) -> int | None:
+    """Return a descriptor with an exclusive lock on a file or folder; None if it is locked or cannot be locked."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: a killed process leaves its temporary files
+        return None
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # locked, or a file system without locks
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files and folders in `folder` that a killed process has left."""
+    try:
+        entries = [entry for entry in os.scandir(folder) if _PARTIAL.match(entry.name)]
+    except OSError:
+        return
+    for entry in entries:
+        partial = Path(entry.path)
+        descriptor = _lock(partial)
+        if descriptor is None:  # in use
+            continue
+        # A process that has just created it may not have locked it yet. (On a shared disk, clocks differ.)
+        with suppress(OSError):
+            if abs(time.time() - os.fstat(descriptor).st_mtime) > UNLOCKED_SECONDS or not _is_empty(partial):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(partial, ignore_errors=True)
+                else:
+                    partial.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _is_empty(path: Path) -> bool:
+    """Return whether a file or a folder has no content."""
+    return not any(path.iterdir()) if path.is_dir() else path.stat().st_size == 0
 
 
 def check_not_existing(path: Path) -> None:
@@ -119,45 +173,92 @@ def exclusive_lock(path: Path, message: str) -> Iterator[None]:
         lock.release()
 
 
+# -- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def parse_json(content: bytes | str) -> Any:
+    """Return the value of a JSON document from a file, which is not trusted. Raise ValueError for any problem."""
+    try:
+        return json.loads(content, parse_constant=_reject_constant)
+    except RecursionError:
+        raise ValueError("the document is nested too deeply") from None
+
+
+def is_finite_number(value: object) -> bool:
+    """Return whether a value from a JSON document is a number that a float can hold. (An int may be 10**400.)"""
+    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+
+
+def _reject_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write `content` as indented JSON, atomically."""
+    """Write `content` as indented JSON with a checksum, atomically."""
     with atomic_write(path) as file:
-        file.write((json.dumps(content, indent=2) + "\n").encode())
+        file.write((json.dumps({**content, "checksum": json_checksum(content)}, indent=2) + "\n").encode())
 
 
-def read_json(path: Path, what: str, kind: str, newest_version: int) -> dict[str, Any]:
-    """Return the content of the JSON file that describes a folder written by ncelm.
+def json_checksum(content: dict[str, Any]) -> str:
+    """Return the SHA-256 digest of the content of a JSON file, without its field "checksum"."""
+    rest = {name: value for name, value in content.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def read_json(path: Path, what: str, kind: str, newest_version: int, checksum_since: int = 1) -> dict[str, Any]:
+    """Return the content of the JSON file that describes a folder written by ncelm, without its checksum.
 
     Args:
         path: the file.
         what: the name of the folder in error messages, such as "token store".
         kind: the required value of the field "format".
         newest_version: the highest value of the field "version" that the caller can read.
+        checksum_since: the first version whose files have a checksum.
     """
     folder = path.parent
     if not folder.exists():
         raise NcelmError(f"there is no {what} at {folder}")
     try:
-        content = json.loads(read_bytes(path, lambda: f"{folder} is not a {what}: it has no {path.name}"))
-    except (ValueError, RecursionError) as error:
+        content = parse_json(read_bytes(path, lambda: f"{folder} is not a {what}: it has no {path.name}"))
+    except ValueError as error:
         raise NcelmError(f"{path} is damaged (not JSON): create the {what} again") from error
     if not isinstance(content, dict) or content.get("format") != kind:
         raise NcelmError(f"{folder} is not a {what}: the format in {path.name} is not {kind!r}")
     version = content.get("version")
-    if not isinstance(version, int) or version < 1:
+    if type(version) is not int or version < 1:
         raise NcelmError(f"{path} is damaged (no version): create the {what} again")
     if version > newest_version:
         raise NcelmError(
             f"{folder} was written by a newer ncelm ({what} version {version}; this ncelm reads up to "
             f"{newest_version}): upgrade ncelm"
         )
+    if (version >= checksum_since or "checksum" in content) and content.get("checksum") != json_checksum(content):
+        raise NcelmError(
+            f"{path} is damaged or was edited (its checksum is wrong): restore it from a copy, or create the {what} "
+            "again"
+        )
+    content.pop("checksum", None)
     return content
+
+
+# -- reading ---------------------------------------------------------------------------------------------------------
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a file for reading. Raise `NcelmError` for a pipe or a device, which may block or never end."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    file = os.fdopen(descriptor, "rb")  # raises IsADirectoryError for a folder
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        file.close()
+        raise NcelmError(f"{path} is a pipe or a device, not a file: save its content to a file first")
+    return file
 
 
 def read_bytes(path: Path, missing: Callable[[], str] | None = None) -> bytes:
     """Return the content of a file. `missing` returns the error message for a file that does not exist."""
     try:
-        return path.read_bytes()
+        with open_regular(path) as file:
+            return file.read()
     except (FileNotFoundError, NotADirectoryError):
         raise NcelmError(missing() if missing else f"there is no file {path}") from None
     except OSError as error:

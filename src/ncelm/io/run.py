@@ -16,7 +16,8 @@ from typing import Any, Literal, get_args
 from ncelm.errors import NcelmError
 from ncelm.io.files import read_json
 
-VERSION = 2  # version 1 had a flat training configuration; see ncelm.training.migrate
+# Version 1 had a flat training configuration, see ncelm.training.migrate; versions 1 and 2 had no checksum.
+VERSION = 3
 Kind = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy", "ngram", "mixture", "lsa", "pmi", "ensemble"]
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
@@ -28,7 +29,7 @@ LOCK = "train.lock"
 
 def read_config(run: Path) -> dict[str, Any]:
     """Return the content of config.json. The kind of model and the version are valid."""
-    content = read_json(run / CONFIG, "run", "ncelm-run", VERSION)
+    content = read_json(run / CONFIG, "run", "ncelm-run", VERSION, checksum_since=3)
     kind = content.setdefault("kind", "log-bilinear")  # absent in the first runs
     if kind not in get_args(Kind):
         raise NcelmError(f"{run} holds a model of an unknown kind, {str(kind)[:40]!r}: upgrade ncelm")

@@ -13,6 +13,7 @@ Numba itself looks only at the file that defines the function.
 import hashlib
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -249,12 +250,42 @@ class _NoCache(caching.NullCache):
             listener(self._kernel)
 
 
+def _in_another_thread(compile: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the main thread wait for a compilation in another thread, so that it answers Ctrl-C meanwhile.
+
+    LLVM takes seconds for a kernel, during which Python handles no signal. An interrupted compilation goes on in the
+    background and is discarded when the process ends.
+    """
+
+    def compile_and_wait(signature: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            return compile(signature)
+        outcome: list[Any] = []
+
+        def work() -> None:
+            try:
+                outcome.append((compile(signature), None))
+            except BaseException as error:
+                outcome.append((None, error))
+
+        thread = threading.Thread(target=work, name="ncelm-compile", daemon=True)
+        thread.start()
+        thread.join()
+        result, error = outcome[0]
+        if error is not None:
+            raise error
+        return result
+
+    return compile_and_wait
+
+
 def kernel(function: Callable[..., Any] | None = None, *, fastmath: bool = True) -> Any:
     """Decorator: compile a function that Python calls, and keep its machine code in the cache."""
 
     def compiled(function: Callable[..., Any]) -> Any:
         dispatcher = njit(fastmath=FAST_MATH if fastmath else False, **_OPTIONS)(function)
         dispatcher._cache = _NoCache(function.__name__) if cache_directory() is None else _KernelCache(function)
+        dispatcher.compile = _in_another_thread(dispatcher.compile)
         return dispatcher
 
     return compiled if function is None else compiled(function)

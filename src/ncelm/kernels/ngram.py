@@ -20,21 +20,28 @@ class Trie(NamedTuple):
 
 
 @kernel(fastmath=False)
-def is_sound(trie):
-    """Whether the children of n-grams are adjacent and sorted, and all numbers are finite and in range."""
-    children, unigrams = trie.children, trie.children[0]
-    for i in range(children.size - 1):
-        if children[i + 1] < children[i]:
+def are_children_sound(trie, first, last):
+    """Whether the children of the n-grams first..last - 1 are adjacent, inside the arrays, and sorted."""
+    children, total = trie.children, trie.words.size
+    for i in range(first, last):
+        begin, end = children[i], children[i + 1]
+        if begin < 0 or begin > end or end > total:  # before they are used as indices
             return False
-        for place in range(children[i] + 1, children[i + 1]):
+        for place in range(begin + 1, end):
             if trie.words[place] <= trie.words[place - 1]:
                 return False
+    return True
+
+
+@kernel(fastmath=False)
+def are_numbers_sound(trie, unigrams, first, last):
+    """Whether words and numbers of the n-grams first..last - 1 are in range."""
     sound = True
-    for i in range(trie.words.size):  # comparisons with NaN are false
+    for i in range(first, last):  # comparisons with NaN are false
         sound &= 0 <= trie.words[i] < unigrams and -1e4 < trie.log_probabilities[i] <= 0.0
-    for i in range(unigrams):
+    for i in range(first, min(last, unigrams)):
         sound &= trie.words[i] == i
-    for i in range(trie.log_backoffs.size):
+    for i in range(first, min(last, trie.log_backoffs.size)):
         sound &= -1e4 < trie.log_backoffs[i] < 1e4
     return sound
 
@@ -100,6 +107,63 @@ def step(trie, state, word):
     if state.size:
         state[0] = word  # the position of a 1-gram is its id
     return score
+
+
+@kernel(fastmath=False)
+def fill_links(trie, links, largest):
+    """For each n-gram below the highest order: where its longest known proper suffix is, and its likeliest child.
+
+    links (H,) int64, -1 for 1-grams; largest (H,) float32, log P, -inf without children. n-grams come after their
+    histories, so that the links of shorter ones are known.
+    """
+    links[: trie.children[0]] = -1
+    for place in range(links.size):
+        largest[place] = -np.inf
+        for longer in range(trie.children[place], trie.children[place + 1]):
+            largest[place] = max(largest[place], trie.log_probabilities[longer])
+            if longer < links.size:
+                suffix, found = links[place], -1
+                while suffix >= 0 and found < 0:
+                    found = child(trie, suffix, trie.words[longer])
+                    suffix = links[suffix]
+                links[longer] = found if found >= 0 else trie.words[longer]
+
+
+@kernel(fastmath=False)
+def find_excess(trie, links, largest, by_probability, limit):
+    """An n-gram after which a word that backs off has log P > limit, and that word; -1, -1 if there is none.
+
+    Only a back-off weight above 1 can make a probability larger than it is after a shorter history. by_probability
+    (V + 1,) are the words from the most to the least likely one.
+    """
+    for place in range(links.size):
+        log_backoff, suffix = trie.log_backoffs[place], links[place]
+        if log_backoff <= 0.0:
+            continue
+        while suffix >= 0:
+            if largest[suffix] + log_backoff > limit:
+                for longer in range(trie.children[suffix], trie.children[suffix + 1]):
+                    above = trie.log_probabilities[longer] + log_backoff > limit
+                    if above and not _is_covered(trie, links, place, suffix, trie.words[longer]):
+                        return place, np.int64(trie.words[longer])
+            log_backoff += trie.log_backoffs[suffix]
+            suffix = links[suffix]
+        for word in by_probability:
+            if trie.log_probabilities[word] + log_backoff <= limit:
+                break
+            if not _is_covered(trie, links, place, -1, word):
+                return place, np.int64(word)
+    return np.int64(-1), np.int64(-1)
+
+
+@inline(fastmath=False)
+def _is_covered(trie, links, place, end, word):
+    """Whether the n-gram at `place`, or a suffix of it that is longer than that at `end`, is extended by a word."""
+    while place != end:
+        if child(trie, place, word) >= 0:
+            return True
+        place = links[place]
+    return False
 
 
 @kernel(fastmath=False)

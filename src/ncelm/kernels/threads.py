@@ -7,9 +7,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from ncelm.errors import NcelmError
+from ncelm.arguments import check_int
 from ncelm.io.machine import available_cores
 from ncelm.kernels.records import SYNC_STRIDE
+
+
+def check_threads(threads: object) -> int | None:
+    """Return a number of threads, or None for all cores."""
+    return None if threads is None else check_int("threads", threads, 1, 1024)
 
 
 class Team:
@@ -20,9 +25,7 @@ class Team:
     """
 
     def __init__(self, threads: int | None = None) -> None:
-        self.threads = available_cores() if threads is None else threads
-        if not 1 <= self.threads <= 1024:
-            raise NcelmError(f"--threads is {self.threads}: give a number from 1 to 1024")
+        self.threads = check_threads(threads) or available_cores()
 
     def __enter__(self) -> Self:
         # imported here: they take longer to import than commands that run no kernel may take
@@ -36,8 +39,10 @@ class Team:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        # After Ctrl-C a thread may still be compiling, which takes seconds.
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
         if self._pool:
-            self._pool.shutdown()
+            self._pool.shutdown(wait=not interrupted, cancel_futures=interrupted)
         self._limits.restore_original_limits()
 
     def run(self, kernel: Callable[..., None], phases: int, *arguments: Any) -> None:

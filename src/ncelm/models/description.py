@@ -38,6 +38,7 @@ def describe(kind: Kind, origin: Origin, **more: Any) -> dict[str, Any]:
         "kind": kind,
         "store": {"path": str(origin.store), "fingerprint": origin.fingerprint} if origin.store else None,
         "vocabulary_digest": origin.vocabulary.digest,
+        "vocabulary_sha256": origin.vocabulary.file_digest,
         "boundary": origin.boundary,
         "text": asdict(origin.text),
         **more,
@@ -63,7 +64,8 @@ def read_origin(run: Path, content: dict[str, Any]) -> Origin:
     except (KeyError, TypeError, ValueError, NcelmError) as error:
         raise damaged_config(run) from error
     vocabulary = Vocabulary.load(run / VOCABULARY)
-    if content.get("vocabulary_digest") != vocabulary.digest:
+    same_counts = content.get("vocabulary_sha256", vocabulary.file_digest) == vocabulary.file_digest
+    if content.get("vocabulary_digest") != vocabulary.digest or not same_counts:  # runs of version 2 have no sha256
         raise NcelmError(f"{run / VOCABULARY} is not the vocabulary of this model: restore it from a copy")
     return Origin(vocabulary, boundary, settings, path, fingerprint)
 

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from ncelm.arguments import check_bool, check_choice, check_int, set_checked
 from ncelm.errors import NcelmError
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team
@@ -15,6 +16,7 @@ from ncelm.models.base import Sides
 
 Matrices = Literal["full", "diagonal"]
 Architecture = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy"]
+WORK_PER_CALL = 10_000_000_000  # multiplications in one call of a kernel that scores: about half a second
 
 
 @dataclass(frozen=True)
@@ -39,14 +41,10 @@ class ModelConfig:
             "features": (1, 10**10),
         }
         for name, (low, high) in limits.items():
-            value = getattr(self, name)
-            if type(value) is not int or not low <= value <= high:
-                raise NcelmError(f"`{name}` is {value!r}: give a whole number from {low:,} to {high:,}")
-        for name, choices in (("architecture", get_args(Architecture)), ("matrices", get_args(Matrices))):
-            if getattr(self, name) not in choices:
-                raise NcelmError(f"`{name}` is {getattr(self, name)!r}: give one of {', '.join(choices)}")
-        if type(self.tied_embeddings) is not bool:
-            raise NcelmError(f"`tied_embeddings` is {self.tied_embeddings!r}: give True or False")
+            set_checked(self, name, check_int(name, getattr(self, name), low, high))
+        check_choice("architecture", self.architecture, get_args(Architecture))
+        check_choice("matrices", self.matrices, get_args(Matrices))
+        check_bool("tied_embeddings", self.tied_embeddings)
         if self.architecture == "lstm" and self.context_after:
             raise NcelmError("`architecture` lstm reads forwards: leave `context_after` out")
         if self.positions == 0 and self.architecture != "lstm":
@@ -184,7 +182,13 @@ class LogBilinear:
         corpus = corpus._replace(before=self.config.context)
         parameters = records.Parameters(*map(records.read_only, self.parameters()))
         scratch = score.score_scratch(parameters, team.threads, normalised)
-        team.run(score.score_positions, 1, corpus, parameters, first, last, scores, log_z, scratch)
+        # Calls of about half a second, so that Ctrl-C is answered. Blocks are cut at the same positions in any case.
+        work = parameters.target_vectors.size if normalised else parameters.matrices.size + self.config.dim
+        words = score.SCORE_BLOCK * max(WORK_PER_CALL // (score.SCORE_BLOCK * work), team.threads)
+        for start in range(first, last, words):
+            stop, place = min(start + words, last), slice(start - first, min(start + words, last) - first)
+            part = None if log_z is None else log_z[place]
+            team.run(score.score_positions, 1, corpus, parameters, start, stop, scores[place], part, scratch)
         return scores, np.zeros(last - first) if log_z is None else log_z
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:

@@ -125,7 +125,8 @@ class Pmi:
 
 
 def _are_offsets(offsets: np.ndarray, end: int) -> bool:
-    return bool(offsets.size > 1 and offsets[0] == 0 and offsets[-1] == end and (np.diff(offsets) >= 0).all())
+    # compared, not subtracted: a difference of int64 may overflow
+    return bool(offsets.size > 1 and offsets[0] == 0 and offsets[-1] == end and (offsets[:-1] <= offsets[1:]).all())
 
 
 def _are_indices(indices: np.ndarray, size: int) -> bool:

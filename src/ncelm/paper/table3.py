@@ -235,7 +235,7 @@ def _evaluate_row(
     reporter: _RowReporter,
 ) -> None:
     """Write test perplexity and accuracy of a trained row to its run directory."""
-    outcome: dict[str, Any] = {"format": "ncelm-outcome", "version": 1, "commit": git_commit()}
+    outcome: dict[str, Any] = {"format": "ncelm-outcome", "version": 2, "commit": git_commit()}
     if row.kind in ("n-gram", "LBL"):
         outcome["test"] = LanguageModel.load(folder, threads).evaluate_split(store, "test").as_dict()
     for kind, rankings in completion.rank_both(load_scorer(folder, threads), questions, reporter.steps).items():
@@ -253,7 +253,7 @@ def _evaluate_row(
 
 def _write_report(out: Path, rows: list[Row], command: str) -> dict[str, Any]:
     """Write Markdown, JSON and a plot of finished rows; return the content of the JSON file."""
-    outcomes = [read_json(_folder(out, row) / OUTCOME, "outcome", "ncelm-outcome", 1) for row in rows]
+    outcomes = [read_json(_folder(out, row) / OUTCOME, "outcome", "ncelm-outcome", 2, checksum_since=2) for row in rows]
     report: dict[str, Any] = {
         "table": "table3",
         "command": command,

@@ -158,8 +158,8 @@ def _test(store: TokenStore, folder: Path, threads: int | None) -> dict[str, Any
         return None
     if not (folder / TEST).exists():
         test = LanguageModel.load(folder, threads).evaluate_split(store, "test")
-        write_json(folder / TEST, {"format": "ncelm-evaluation", "version": 1, **test.as_dict()})
-    return read_json(folder / TEST, "evaluation", "ncelm-evaluation", 1)
+        write_json(folder / TEST, {"format": "ncelm-evaluation", "version": 2, **test.as_dict()})
+    return read_json(folder / TEST, "evaluation", "ncelm-evaluation", 2, checksum_since=2)
 
 
 class _RemainingTime:

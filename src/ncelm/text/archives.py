@@ -1,6 +1,7 @@
 """Extraction of texts from tar archives, and of works from Project Gutenberg files."""
 
 import gzip
+import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -8,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import astuple, dataclass, fields
 from lzma import LZMAError
 from pathlib import Path
-from typing import IO, cast
+from typing import IO
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import atomic_write, read_bytes, write_errors
+from ncelm.io.compressed import ExpansionLimit, open_gzip
+from ncelm.io.files import atomic_write, open_regular, read_bytes, write_errors
 from ncelm.text.gutenberg import strip_boilerplate
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
@@ -44,6 +46,14 @@ def is_archive(path: Path) -> bool:
     return path.name.lower().endswith(ARCHIVES)
 
 
+@dataclass(frozen=True)
+class Extracted:
+    """A copy of a text."""
+
+    name: str  # of the file, or of the archive and the file in it
+    path: Path  # of the copy
+
+
 def extract_texts(
     paths: list[Path],
     out: Path,
@@ -52,7 +62,7 @@ def extract_texts(
     encoding: str,
     skip_broken: bool,
     progress: Progress | None = None,
-) -> tuple[list[Path], list[WorkReport]]:
+) -> tuple[list[Extracted], list[WorkReport]]:
     """Copy all files, and all files in archives, to a folder; return the copies, sorted by name, and the reports.
 
     Args:
@@ -64,25 +74,31 @@ def extract_texts(
         progress: called with the number of bytes read so far, and of all bytes.
     """
     total, done = sum(path.stat().st_size for path in paths), 0
-    found: dict[str, Path] = {}
+    found: list[Extracted] = []
     reports = []
-    for path in paths:
-        with _reading(path), path.open("rb") as raw:
-            for name, file in _files_of(path, raw):
-                suffix = ".txt" if gutenberg else Path(name).suffix  # .gz is decompressed by the reader
-                target = out / f"{len(found)}{suffix}"
-                if gutenberg:
-                    reports.append(_strip(name, file, target, encoding, skip_broken))
-                else:
-                    _copy(file, target)
+    for path, shown in zip(paths, _distinct_names(paths), strict=True):
+        with _reading(path), open_regular(path) as raw:
+            for name, file in _files_of(path, shown, raw):
+                target = out / f"{len(found)}.txt"
+                with _reading_member(path, name):
+                    if gutenberg:
+                        reports.append(_strip(name, file, target, encoding, skip_broken))
+                    else:
+                        _copy(file, target)
                 if target.exists():
-                    found[name] = target
+                    found.append(Extracted(name, target))
                 if progress:
                     progress(done + raw.tell(), total)
         done += path.stat().st_size
     if not found:
         raise NcelmError(f"there are no texts in {', '.join(map(str, paths[:3]))}: give files, folders or tar archives")
-    return [found[name] for name in sorted(found)], sorted(reports, key=lambda report: report.file)
+    return sorted(found, key=lambda each: each.name), sorted(reports, key=lambda report: report.file)
+
+
+def _distinct_names(paths: list[Path]) -> list[str]:
+    """Return a name for each path: its last component where that is unique, otherwise the whole path."""
+    names = [path.name for path in paths]
+    return [path.name if names.count(path.name) == 1 else str(path) for path in paths]
 
 
 @contextmanager
@@ -97,20 +113,37 @@ def _reading(path: Path) -> Iterator[None]:
         raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _files_of(path: Path, raw: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield the name and the content of a file, or of each file in an archive."""
+@contextmanager
+def _reading_member(path: Path, name: str) -> Iterator[None]:
+    """Name the file in an archive, and not the archive, if it is a damaged gzip file."""
+    try:
+        yield
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        if not name.endswith(".gz") or not is_archive(path):
+            raise
+        raise NcelmError(f"{name} is damaged or not a gzip file ({error}): make the archive again") from error
+
+
+def _files_of(path: Path, shown: str, raw: IO[bytes]) -> Iterator[tuple[str, IO[bytes]]]:
+    """Yield the name and the content of a file, or of each file in an archive, which has the name `shown`."""
+    size = os.fstat(raw.fileno()).st_size
     if is_archive(path):
+        limit = ExpansionLimit(path, size)
         with tarfile.open(fileobj=raw) as archive:
-            yield from _members(path, archive)
+            for member, content in _members(path, archive):
+                limit.add(member.size)
+                name = f"{shown}/{member.name}"
+                yield name, open_gzip(content, name, member.size) if name.endswith(".gz") else content
     else:
-        yield str(path), cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
+        yield str(path), open_gzip(raw, path, size) if path.suffix == ".gz" else raw
 
 
-def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield the name and the content of each file in an archive that is not hidden.
+def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
+    """Yield each file in an archive that is not hidden, and its content.
 
     The names are used in messages only, never as paths: an archive cannot write outside of the folder.
     """
+    names: set[str] = set()
     for member in archive:
         hidden = any(part.startswith((".", "__MACOSX")) for part in Path(member.name).parts)
         if hidden or not member.isfile():
@@ -119,9 +152,27 @@ def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[str, IO[byt
             raise NcelmError(
                 f"{path}: {member.name!r} has {member.size:,} bytes, more than {MAX_MEMBER_BYTES:,}: it is not a text"
             )
+        if member.name in names:  # an older version, if files were appended to the archive
+            raise NcelmError(f"{path} has two files named {member.name!r}: unpack it and give the folder")
+        names.add(member.name)
         content = archive.extractfile(member)
         assert content is not None
-        yield f"{path.name}/{member.name}", content
+        yield member, content
+    _check_end(path, archive)
+
+
+def _check_end(path: Path, archive: tarfile.TarFile) -> None:
+    """Raise `NcelmError` unless an archive ends with zeros: tarfile takes a damaged header for the end."""
+    file = archive.fileobj
+    assert file is not None
+    file.seek(archive.offset)
+    blocks = 0
+    while block := file.read(_BLOCK_BYTES):
+        if block.count(0) != len(block):
+            raise NcelmError(f"{path} is damaged (there is data after the last readable file): copy it again")
+        blocks += len(block) // tarfile.BLOCKSIZE
+    if not blocks:
+        raise NcelmError(f"{path} is truncated (the end of the archive is missing): copy it again")
 
 
 def _copy(file: IO[bytes], target: Path) -> None:
@@ -188,8 +239,9 @@ def _decode(content: bytes, encoding: str) -> tuple[str, str]:
 def write_report(path: Path, reports: list[WorkReport]) -> None:
     """Write tab-separated values: one line per work, after a line with the names of the fields."""
     rows = [[field.name for field in fields(WorkReport)], *(map(str, astuple(report)) for report in reports)]
+    text = "".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows)
     with atomic_write(path) as file:
-        file.write("".join("\t".join(" ".join(cell.split()) for cell in row) + "\n" for row in rows).encode())
+        file.write(text.encode(errors="backslashreplace"))  # the name of a file may not be valid Unicode
 
 
 def summary(store: Path) -> dict[str, int]:

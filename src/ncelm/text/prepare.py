@@ -12,7 +12,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -21,8 +21,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import atomic_folder, check_not_existing, read_json, write_json
-from ncelm.text.archives import REPORT, extract_texts, is_archive, write_report
+from ncelm.io.files import atomic_folder, check_not_existing, open_regular, read_json, write_json
+from ncelm.text.archives import REPORT, Extracted, extract_texts, is_archive, write_report
 from ncelm.text.readers import check_encoding, file_size, read_prose
 from ncelm.text.sentences import PUNKT_TRAINING_CHARACTERS, SentenceSplitter
 from ncelm.text.settings import TextSettings
@@ -91,8 +91,9 @@ def prepare(
     check_limits(min_count, vocabulary_size)
     done = _part_folders(out, parts) if parts is not None else []
     with atomic_folder(out) as folder:
-        units = source.units(folder, progress)
-        sentences = _join_parts(source, units, done) if done else tokenize_units(units, workers, progress)
+        units, extracted = source.units(folder, progress)
+        with _original_names(extracted):
+            sentences = _join_parts(source, units, done) if done else tokenize_units(units, workers, progress)
         found = Counter(dict.fromkeys(source.files, 0))
         for unit, count in zip(units, sentences, strict=True):
             found[unit.split] += count
@@ -166,11 +167,13 @@ def prepare_part(
     check_not_existing(Path(out))
     path = _part_folder(Path(out), number, parts)
     with atomic_folder(path) as folder:
-        units = source.units(folder, progress)
+        units, extracted = source.units(folder, progress)
         own_units = units[number - 1 :: parts]
-        sentences = tokenize_units(own_units, workers, progress) if own_units else []
-        plan = source.plan_digest(units)
-        write_json(folder / PART, {"format": "ncelm-part", "version": 1, "plan": plan, "sentences": sentences})
+        with _original_names(extracted):
+            sentences = tokenize_units(own_units, workers, progress) if own_units else []
+        files = {file.name: _file_digest(file) for unit in own_units for file in (unit.numbers_file, unit.words_file)}
+        content = {"plan": source.plan_digest(units), "sentences": sentences, "sha256": files}
+        write_json(folder / PART, {"format": "ncelm-part", "version": 1, **content})
         source.remove_extracted(units)
     return path
 
@@ -217,12 +220,13 @@ class _Source:
         """Whether the text is to be split into sentences."""
         return self.text.tokenizer == "treebank"
 
-    def units(self, folder: Path, progress: Callable[[int, int], None] | None) -> list[Unit]:
+    def units(self, folder: Path, progress: Callable[[int, int], None] | None) -> tuple[list[Unit], list[Extracted]]:
         """Return the units of the text. Extracted files and the sentence model are written to `folder`."""
         (folder / SPILLS).mkdir()
         files, encoding = dict(self.files), self.encoding
+        extracted: list[Extracted] = []
         if self.prose and (self.gutenberg or any(map(is_archive, files["train"]))):
-            files["train"], reports = extract_texts(
+            extracted, reports = extract_texts(
                 files["train"],
                 folder / SPILLS,
                 gutenberg=self.gutenberg,
@@ -230,12 +234,14 @@ class _Source:
                 skip_broken=self.skip_broken,
                 progress=progress,
             )
+            files["train"] = [each.path for each in extracted]
             if self.gutenberg:
                 encoding = "utf-8"  # of the extracted files
                 write_report(folder / REPORT, reports)
         if self.prose:
-            _sentence_splitter(self.punkt, files["train"], encoding).save(folder)
-        return make_units(files, encoding, self.text, folder)
+            with _original_names(extracted):
+                _sentence_splitter(self.punkt, files["train"], encoding).save(folder)
+        return make_units(files, encoding, self.text, folder), extracted
 
     def plan_digest(self, units: list[Unit]) -> str:
         """Return a digest that is equal if the same text was cut into the same units."""
@@ -248,6 +254,24 @@ class _Source:
         for unit in units:
             if Path(unit.path).is_relative_to(Path(unit.folder)):
                 Path(unit.path).unlink(missing_ok=True)
+
+
+@contextmanager
+def _original_names(extracted: list[Extracted]) -> Iterator[None]:
+    """Replace the name of an extracted file in an error message by that of the original."""
+    try:
+        yield
+    except NcelmError as error:
+        for each in extracted:
+            if str(each.path) in str(error):
+                raise NcelmError(str(error).replace(str(each.path), each.name)) from error
+        raise
+
+
+def _file_digest(path: Path) -> str:
+    """Return the SHA-256 digest of a file."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _part_folder(out: Path, number: int, parts: int) -> Path:
@@ -270,7 +294,7 @@ def _join_parts(source: _Source, units: list[Unit], parts: list[Path]) -> list[i
     sentences = [0] * len(units)
     for number, part in enumerate(parts):
         content, own_units = read_json(part / PART, "part of a text", "ncelm-part", 1), units[number :: len(parts)]
-        counts = content.get("sentences")
+        counts, digests = content.get("sentences"), content.get("sha256")
         if content.get("plan") != source.plan_digest(units):
             raise NcelmError(f"{part} was made from another text or with other options: make it again")
         if not (isinstance(counts, list) and len(counts) == len(own_units) and all(type(n) is int for n in counts)):
@@ -282,10 +306,8 @@ def _join_parts(source: _Source, units: list[Unit], parts: list[Path]) -> list[i
                     shutil.copyfile(part / SPILLS / file.name, file)
                 except OSError as error:
                     raise NcelmError(f"{part / SPILLS / file.name} cannot be read: make the part again") from error
-            numbers = np.memmap(unit.numbers_file, np.uint32, "r") if count else np.zeros(0, np.uint32)
-            words = unit.words_file.read_bytes().count(b"\n") + 1
-            if np.count_nonzero(numbers == 0) != count or (numbers.size and numbers.max() > words):
-                raise NcelmError(f"{part} is damaged: make the part again")
+                if not isinstance(digests, dict) or digests.get(file.name) != _file_digest(file):
+                    raise NcelmError(f"{part / SPILLS / file.name} is damaged: make the part again")
     return sentences
 
 

@@ -7,7 +7,9 @@ bounded for files of any size and content.
 import codecs
 import gzip
 import io
+import os
 import re
+import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,6 +18,8 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from ncelm.errors import NcelmError
+from ncelm.io.compressed import open_gzip
+from ncelm.io.files import open_regular
 from ncelm.text.sentences import BLANK_LINE
 
 MAX_SENTENCE_WORDS = 1_000_000
@@ -125,7 +129,7 @@ def byte_ranges(path: Path | str, encoding: str, size: int, *, at_blank_lines: b
     if total <= size or path.suffix == ".gz" or not _CUTTABLE.fullmatch(_codec(encoding)):
         return [(0, None)]
     cuts = [0]
-    with _reading(path), path.open("rb") as file:
+    with _reading(path), open_regular(path) as file:
         while total - cuts[-1] > size:
             cut = _next_cut(file, cuts[-1] + size, rb"\n\r?\n" if at_blank_lines else rb"\n")
             if cut is None or cut >= total:
@@ -148,9 +152,12 @@ def shard_range(path: Path | str, encoding: str, number: int, shards: int) -> tu
 def file_size(path: Path) -> int:
     """Return the size of a file in bytes; raise an error if it is not a file."""
     with _reading(path):
-        if path.is_dir():
+        found = path.stat()
+        if stat.S_ISDIR(found.st_mode):
             raise NcelmError(f"{path} is a folder, not a text file")
-        return path.stat().st_size
+        if not stat.S_ISREG(found.st_mode):
+            raise NcelmError(f"{path} is a pipe or a device, not a file: save its content to a file first")
+        return found.st_size
 
 
 def check_encoding(encoding: str) -> None:
@@ -216,11 +223,10 @@ def _blocks(path: Path, start: int, stop: int | None, on_bytes: OnBytes | None) 
             yield block
         yield b""
         return
-    with _reading(path), path.open("rb") as disk:
-        if not disk.seekable():
-            raise NcelmError(f"{path} is a pipe, but texts are read more than once: save it to a file first")
+    with _reading(path), open_regular(path) as disk:
         disk.seek(start)
-        file: IO[bytes] = gzip.GzipFile(fileobj=disk) if path.suffix == ".gz" else disk  # type: ignore[assignment]
+        size = os.fstat(disk.fileno()).st_size
+        file = open_gzip(disk, path, size) if path.suffix == ".gz" else disk
         left = float("inf") if stop is None else stop - start
         position = start
         while block := file.read(int(min(BLOCK_BYTES, left))):
@@ -252,7 +258,7 @@ def _line(path: Path, start: int, number: int) -> str:
     """Return the name of line `number` after byte `start`, counted from the beginning of the file."""
     if start == 0:
         return f"line {number:,}"
-    with _reading(path), path.open("rb") as file:
+    with _reading(path), open_regular(path) as file:
         while start > 0 and (block := file.read(min(BLOCK_BYTES, start))):
             start -= len(block)
             number += block.count(b"\n")

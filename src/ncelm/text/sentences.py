@@ -79,7 +79,7 @@ class SentenceSplitter:
         parameters = self._parameters
         content = {
             "format": "ncelm-punkt",
-            "version": 1,
+            "version": 2,  # version 1 had no checksum
             "abbreviations": sorted(parameters.abbrev_types),
             "collocations": sorted(map(list, parameters.collocations)),
             "sentence_starters": sorted(parameters.sent_starters),
@@ -92,7 +92,7 @@ class SentenceSplitter:
         """Return the model that `save` wrote to `folder`."""
         from nltk.tokenize.punkt import PunktParameters
 
-        content = read_json(folder / "punkt.json", "sentence model", "ncelm-punkt", 1)
+        content = read_json(folder / "punkt.json", "sentence model", "ncelm-punkt", 2, checksum_since=2)
         parameters = PunktParameters()
         try:
             parameters.abbrev_types = {_string(word) for word in content["abbreviations"]}

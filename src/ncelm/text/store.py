@@ -1,4 +1,4 @@
-"""The token store: a text as memory-mapped word ids, and the contexts and targets in it.
+"""The token store: a text as word ids, and the contexts and targets in it.
 
 A store is a folder made by `ncelm.prepare`:
 
@@ -9,13 +9,18 @@ A store is a folder made by `ncelm.prepare`:
     train.sentences    offsets of the sentences in train.ids and the number of ids, little-endian uint64
     valid.*, test.*    the same for the other splits, if there are any
 
+A store is read into memory when it is opened, and verified there: training does not see changes of the files. A store
+that takes more than a quarter of the memory is memory-mapped instead.
+
 The boundary is "stream", where the text is one stream and contexts extend across `</s>`, or "sentence", where a context
 is confined to its sentence.
 """
 
 import hashlib
+import io
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,8 +29,10 @@ import numpy as np
 import numpy.typing as npt
 
 from ncelm import __version__
+from ncelm.arguments import check_choice, check_ids, check_int, check_path, check_str
 from ncelm.errors import NcelmError
-from ncelm.io.files import read_json, write_json
+from ncelm.io.files import open_regular, read_json, write_json
+from ncelm.io.machine import total_memory
 from ncelm.text.sentences import SentenceSplitter
 from ncelm.text.settings import TextSettings, Tokenizer
 from ncelm.text.vocabulary import Vocabulary
@@ -33,9 +40,37 @@ from ncelm.text.vocabulary import Vocabulary
 Boundary = Literal["stream", "sentence"]
 SPLITS = ("train", "valid", "test")
 FORMAT = "ncelm-store"
-VERSION = 1
+VERSION = 2  # version 1 had no checksum of store.json
+MEMORY_SHARE = 4  # stores that take more than this part of the memory are memory-mapped
 _BLOCK_IDS = 1 << 22
 _OFFSET = np.dtype("<u8")
+
+
+@dataclass(frozen=True)
+class _File:
+    """A file of an open store, as it was when it was read."""
+
+    path: Path
+    size: int
+    modified: int  # nanoseconds
+    inode: int
+    sha256: str
+
+    @classmethod
+    def of(cls, file: io.BufferedReader, path: Path, sha256: str) -> "_File":
+        """Return the description of an open file."""
+        found = os.fstat(file.fileno())
+        return cls(path, found.st_size, found.st_mtime_ns, found.st_ino, sha256)
+
+    def is_unchanged(self) -> bool:
+        """Return whether the file has the content that it had. It is read only if size or time have changed."""
+        try:
+            with open_regular(self.path) as file:
+                if self == _File.of(file, self.path, self.sha256):
+                    return True
+                return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
+        except (OSError, NcelmError):
+            return False
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +81,7 @@ class Split:
     ids: npt.NDArray[np.unsignedinteger]  # (tokens,) uint16 or uint32
     sentences: npt.NDArray[np.uint64]  # (n_sentences + 1,) offsets into ids
     unknown: int  # number of tokens <unk>
+    files: tuple["_File", ...] = ()  # from which it was read
 
     @property
     def tokens(self) -> int:
@@ -75,8 +111,8 @@ class TokenStore:
         """Return the store at `path` after a validation of all its files. An open store is returned unchanged."""
         if isinstance(path, TokenStore):
             return path
-        path = Path(path)
-        about = read_json(path / "store.json", "token store", FORMAT, VERSION)
+        path = check_path("path", path, "a token store, or its path")
+        about = read_json(path / "store.json", "token store", FORMAT, VERSION, checksum_since=2)
         vocabulary = Vocabulary.load(path / "vocab.txt")
         dtype = id_dtype(len(vocabulary))
         described = about.get("splits")
@@ -111,9 +147,21 @@ class TokenStore:
 
     def split(self, name: str) -> Split:
         """Return a split; raise an error that lists the existing ones if it does not exist."""
-        if name not in self.splits:
+        if check_str("name", name) not in self.splits:
             raise NcelmError(f"{self.path} has no {name} split: it has {', '.join(self.splits)}")
         return self.splits[name]
+
+    @property
+    def is_mapped(self) -> bool:
+        """Whether a split is memory-mapped, so that changes of its files are seen."""
+        return any(isinstance(split.ids, np.memmap) for split in self.splits.values())
+
+    def check_unchanged(self) -> None:
+        """Raise an error if a file of the store has changed since the store was opened."""
+        for split in self.splits.values():
+            for file in split.files:
+                if not file.is_unchanged():
+                    raise NcelmError(f"{file.path} was changed while it was in use: restore it, or prepare it again")
 
     @property
     def pad_id(self) -> int:
@@ -124,6 +172,11 @@ class TokenStore:
     def sentence_splitter(self) -> SentenceSplitter | None:
         """Return the sentence model of the text; None if the text had one sentence per line."""
         return SentenceSplitter.load(self.path) if self.punkt else None
+
+
+def store_or_path(name: str, value: object) -> TokenStore | Path:
+    """Return an argument that is an open token store or the path of one. The path is not opened."""
+    return value if isinstance(value, TokenStore) else check_path(name, value, "a token store, or its path")
 
 
 def contexts_and_targets(
@@ -144,9 +197,13 @@ def contexts_and_targets(
 
     This is the reference implementation of the compiled loop in `ncelm.kernels`.
     """
-    where = np.asarray(positions, dtype=np.int64)  # (B,)
+    ids, where = check_ids("ids", ids), check_ids("positions", positions).astype(np.int64)  # (B,)
+    before, after = check_int("before", before, 0), check_int("after", after, 0)
+    check_choice("boundary", boundary, get_args(Boundary))
+    check_int("end_id", end_id, 0)
+    check_int("pad_id", pad_id, 0)
     if where.size and (where.min() < 0 or where.max() >= len(ids)):
-        raise IndexError(f"positions must lie between 0 and {len(ids) - 1}")
+        raise IndexError(f"`positions` must lie between 0 and {len(ids) - 1}")
     targets = ids[where].astype(np.int64)  # (B,)
     contexts = np.empty((len(where), before + after), dtype=np.int64)  # (B, before + after)
     left = [(before - distance, -distance) for distance in range(1, before + 1)]
@@ -259,38 +316,55 @@ def _open_split(
     _require(bool(numbers) and all(type(number) is int for number in numbers), path, f"no sizes of {name}")
     tokens, sentences, unknown = (number for number in numbers if number is not None)
     _require(0 < sentences <= tokens and 0 <= unknown <= tokens, path, f"impossible sizes of {name}")
-    ids = _map(path / f"{name}.ids", dtype, tokens)
-    offsets = _map(path / f"{name}.sentences", _OFFSET, sentences + 1)
     # Compiled code uses ids and offsets as indices without bounds checks: all must be valid.
-    if offsets[0] != 0 or offsets[-1] != tokens or not bool(np.all(offsets[:-1] < offsets[1:])):
-        raise NcelmError(f"{path / name}.sentences is damaged: prepare the store again")
-    counts, digest = np.zeros(vocabulary_size, np.int64), hashlib.sha256()
-    for start in range(0, tokens, _BLOCK_IDS):
-        block = ids[start : start + _BLOCK_IDS]
-        digest.update(block.data)
+    counts = np.zeros(vocabulary_size, np.int64)
+
+    def check(block: npt.NDArray[Any]) -> None:
         if block.max() >= vocabulary_size:
             raise NcelmError(f"{path / name}.ids is damaged: prepare the store again")
-        counts += np.bincount(block, minlength=vocabulary_size)
+        np.add(counts, np.bincount(block, minlength=vocabulary_size), out=counts)
+
+    ids, ids_file = _read(path / f"{name}.ids", dtype, tokens, check)
+    offsets, offsets_file = _read(path / f"{name}.sentences", _OFFSET, sentences + 1)
+    # Together with the number of </s>, this determines the offsets.
+    if offsets[0] != 0 or offsets[-1] != tokens or not bool(np.all(offsets[:-1] < offsets[1:])):
+        raise NcelmError(f"{path / name}.sentences is damaged: prepare the store again")
     if not (
         isinstance(described, dict)
-        and digest.hexdigest() == described.get("sha256")
+        and ids_file.sha256 == described.get("sha256")
+        and counts[Vocabulary.end_id] == sentences
         and bool(np.all(ids[offsets[1:] - np.uint64(1)] == Vocabulary.end_id))
     ):
         raise NcelmError(f"{path / name}.ids is damaged: prepare the store again")
     _require(counts[Vocabulary.unknown_id] == unknown, path, f"wrong number of unknown words of {name}")
     if name == "train" and not np.array_equal(counts, expected_counts):
         raise NcelmError(f"{path / 'vocab.txt'} has counts that differ from the training text: prepare the store again")
-    return Split(name, ids, offsets, unknown)
+    return Split(name, ids, offsets, unknown, (ids_file, offsets_file))
 
 
-def _map(path: Path, dtype: np.dtype[Any], length: int) -> npt.NDArray[Any]:
-    """Return a memory map of a file of exactly `length` numbers."""
+def _read(
+    path: Path, dtype: np.dtype[Any], length: int, check: Callable[[npt.NDArray[Any]], None] | None = None
+) -> tuple[npt.NDArray[Any], _File]:
+    """Return the content of a file of exactly `length` numbers, read-only, and the file. `check` gets each block."""
+    damaged = "{} is {}: prepare the store again"
     try:
-        size = path.stat().st_size
-        if size != length * dtype.itemsize:
-            fault = "truncated" if size < length * dtype.itemsize else "longer than store.json says"
-            raise NcelmError(f"{path} is {fault}: prepare the store again")
-        return np.memmap(path, dtype=dtype, mode="r", shape=(length,))
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != length * dtype.itemsize:
+                fault = "truncated" if size < length * dtype.itemsize else "longer than store.json says"
+                raise NcelmError(damaged.format(path, fault))
+            mapped = size > (total_memory() or size) // MEMORY_SHARE
+            numbers = np.memmap(file, dtype, "r", shape=(length,)) if mapped else np.empty(length, dtype)
+            digest = hashlib.sha256()
+            for start in range(0, length, _BLOCK_IDS):
+                block = numbers[start : start + _BLOCK_IDS]
+                if not mapped and file.readinto(block.data.cast("B")) != block.nbytes:
+                    raise NcelmError(damaged.format(path, "truncated"))
+                digest.update(block.data)
+                if check:
+                    check(block)
+            numbers.flags.writeable = False
+            return numbers, _File.of(file, path, digest.hexdigest())
     except FileNotFoundError:
         raise NcelmError(f"{path} is missing: prepare the store again") from None
     except OSError as error:

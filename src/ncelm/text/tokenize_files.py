@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ncelm.errors import NcelmError
+from ncelm.io import signals
 from ncelm.io.files import write_errors
 from ncelm.io.machine import available_cores
 from ncelm.text.readers import OnBytes, byte_ranges, file_size, read_lines, read_prose
@@ -218,7 +219,7 @@ def _starting_processes() -> Iterator[None]:
     previous = {name: os.environ.get(name) for name in environment}
     os.environ.update(environment)
     try:
-        with _sigint_deferred():
+        with _signals_deferred():
             yield
     finally:
         for name, value in previous.items():
@@ -229,30 +230,23 @@ def _starting_processes() -> Iterator[None]:
 
 
 @contextmanager
-def _sigint_deferred() -> Iterator[None]:
-    """Handle a Ctrl-C during the block after the block; processes that the block starts do not receive SIGINT.
+def _signals_deferred() -> Iterator[None]:
+    """Handle Ctrl-C or SIGTERM during the block after the block; processes that the block starts do not receive SIGINT.
 
     loky leaves processes behind if KeyboardInterrupt is raised while it starts them. To block the signal is not enough:
     other threads of this process, such as those of BLAS, receive it.
     """
-    received: list[int] = []
-    handler: Any = None
     mask: Any = None
-    if threading.current_thread() is threading.main_thread():  # KeyboardInterrupt is raised in no other thread
-        handler = signal.getsignal(signal.SIGINT)
-    if handler is not None:
-        signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
-    if hasattr(signal, "pthread_sigmask"):  # not on Windows
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by new processes
-    try:
-        yield
-    finally:
-        if mask is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if handler is not None:
-            signal.signal(signal.SIGINT, handler)
-        if received:
-            signal.raise_signal(signal.SIGINT)
+    with signals.deferred() as request:
+        if hasattr(signal, "pthread_sigmask"):  # not on Windows
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by new processes
+        try:
+            yield
+        finally:
+            if mask is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    if request.number is not None:
+        signal.raise_signal(request.number)
 
 
 _splitter: SentenceSplitter | None = None  # of this worker process
@@ -264,7 +258,8 @@ def _start_worker(unit: Unit, parent: int) -> None:
     null = os.open(os.devnull, os.O_WRONLY)
     for descriptor in (1, 2):  # the output of libraries, and of Python if the process crashes
         os.dup2(null, descriptor)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in signals.SIGNALS:  # sent to all processes of a group; the parent ends its workers
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     _splitter = _splitter_of(unit)
 

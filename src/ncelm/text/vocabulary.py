@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from ncelm.arguments import check_int, check_ints, check_path, check_str, check_strings, check_type
 from ncelm.errors import NcelmError
 from ncelm.io.files import atomic_write, read_bytes
 
@@ -44,8 +45,8 @@ class Vocabulary:
             counts: the training count of each word. The count of `<unk>` is the number of unknown tokens, the count of
                 `</s>` the number of sentences.
         """
-        self.words = tuple(words)
-        self.counts = np.array(counts, dtype=np.int64)  # (V,)
+        self.words = tuple(check_strings("words", words))
+        self.counts = np.array(check_ints("counts", counts, 0), dtype=np.int64)  # (V,)
         self.counts.flags.writeable = False
         self._ids = {word: id for id, word in enumerate(self.words)}
         if self.words[:2] != (UNKNOWN, END):
@@ -56,8 +57,8 @@ class Vocabulary:
             raise NcelmError("<s> is reserved and cannot be a word of a vocabulary: remove it")
         if " ".join(self.words).split() != list(self.words):
             raise NcelmError("a word of a vocabulary is empty or contains white space: remove it")
-        if self.counts.shape != (len(self.words),) or self.counts.min() < 0:
-            raise NcelmError("a vocabulary needs one count per word, at least 0")
+        if len(self.counts) != len(self.words):
+            raise NcelmError(f"`counts` has {len(self.counts):,} numbers for {len(self.words):,} words: give one per word")
         try:
             self._text = "\n".join(self.words).encode()
         except UnicodeEncodeError:
@@ -77,7 +78,12 @@ class Vocabulary:
 
         The tokens `<unk>`, `</s>` and `<s>` of the text also count as `<unk>`.
         """
-        check_limits(min_count, max_size)
+        check_type("counts", counts, isinstance(counts, Mapping), "a dictionary of words and their counts")
+        check_strings("counts", list(counts))
+        check_ints("counts", list(counts.values()), 0)
+        sentences = check_int("sentences", sentences, 0)
+        min_count = check_int("min_count", min_count, 1)
+        max_size = None if max_size is None else check_int("max_size", max_size, 4)  # <unk>, </s> and two words
         kept = [word for word, count in counts.items() if count >= min_count and word not in RESERVED]
         kept.sort(key=lambda word: (-counts[word], word))
         kept = kept if max_size is None else kept[: max_size - 2]
@@ -104,14 +110,24 @@ class Vocabulary:
         """The SHA-256 digest of the words in their order. Equal digests mean equal ids."""
         return hashlib.sha256(self._text).hexdigest()
 
+    @property
+    def file_digest(self) -> str:
+        """The SHA-256 digest of the file that `save` writes: of the words and their counts."""
+        return hashlib.sha256(self._file_content()).hexdigest()
+
+    def _file_content(self) -> bytes:
+        lines = (f"{word}\t{count}\n" for word, count in zip(self.words, self.counts.tolist(), strict=True))
+        return "".join(lines).encode()
+
     def id(self, word: str) -> int:
         """Return the id of a word; that of `<unk>` if the word is not in the vocabulary."""
-        return self._ids.get(word, self.unknown_id)
+        return self._ids.get(check_str("word", word), self.unknown_id)
 
     def word(self, id: int) -> str:
         """Return the word with this id."""
+        id = check_int("id", id)
         if not 0 <= id < len(self.words):
-            raise IndexError(f"there is no word with id {id} in a vocabulary of {len(self):,}")
+            raise IndexError(f"`id` is {id}: there is no such word in a vocabulary of {len(self):,}")
         return self.words[id]
 
     def encode(self, words: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -119,20 +135,20 @@ class Vocabulary:
 
         A token `</s>` in a text is not the end of a sentence; it is unknown, like all words outside the vocabulary.
         """
-        ids = self._ids
+        ids, words = self._ids, check_strings("words", words)
         found = np.fromiter(map(ids.get, words, repeat(self.unknown_id)), dtype=np.int64, count=len(words))  # (n,)
         found[found == self.end_id] = self.unknown_id
         return found
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path | str) -> None:
         """Write one line "word<TAB>count" per word, in the order of the ids."""
-        lines = (f"{word}\t{count}\n" for word, count in zip(self.words, self.counts.tolist(), strict=True))
-        with atomic_write(path) as file:
-            file.write("".join(lines).encode())
+        with atomic_write(check_path("path", path)) as file:
+            file.write(self._file_content())
 
     @classmethod
-    def load(cls, path: Path) -> "Vocabulary":
+    def load(cls, path: Path | str) -> "Vocabulary":
         """Return the vocabulary that `save` wrote. The content is validated."""
+        path = check_path("path", path)
         content = read_bytes(path)
         if not content:
             raise NcelmError(f"{path} is empty: restore the vocabulary from a copy")
@@ -159,11 +175,3 @@ class Vocabulary:
         if len(words) < 2:
             raise NcelmError(f"{path} is truncated: a vocabulary begins with {UNKNOWN} and {END}")
         return cls(list(words), list(words.values()))
-
-
-def check_limits(min_count: int, max_size: int | None) -> None:
-    """Raise an error for limits that no vocabulary can have."""
-    if min_count < 1:
-        raise NcelmError(f"`min_count` is {min_count}: it must be at least 1")
-    if max_size is not None and max_size < 4:
-        raise NcelmError(f"`vocabulary_size` is {max_size}: it must be at least 4, for <unk>, </s> and two words")

@@ -5,7 +5,6 @@ log-normalizers, and within an epoch the arrays that the engine carries from one
 state is in its header.
 """
 
-import math
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args
@@ -14,6 +13,7 @@ import numpy as np
 
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
+from ncelm.io.files import is_finite_number
 from ncelm.models.log_bilinear import Architecture
 from ncelm.text.store import TokenStore
 from ncelm.training.backend import Arrays, OptimizerState, Shapes, TrainedModel
@@ -23,7 +23,7 @@ from ncelm.training.migrate import config_from_version_1, name_in_version_1, sta
 from ncelm.training.options import OPTIONS, to_flat
 from ncelm.training.schedule import ScheduleState
 
-VERSION = 2  # of checkpoints
+VERSION = 3  # of checkpoints; version 2 had no digest of the metrics
 
 
 @dataclass
@@ -32,12 +32,13 @@ class TrainingState:
 
     schedule: ScheduleState
     epoch: int = 0  # complete epochs
-    step: int = 0  # complete minibatches of the next epoch
+    step: int = 0  # complete minibatches of the next epoch; all of them if only its validation is missing
     loss_sum: float = 0.0  # over these minibatches
     best_epoch: int = 0  # 0: there is no model yet
     seconds: float = 0.0  # of training, without validation
     seconds_at_epoch: float = 0.0  # the same at the start of this epoch
     metrics_bytes: int = 0  # size of metrics.jsonl
+    metrics_sha256: str = ""  # of these bytes; empty in a checkpoint of version 1 or 2
     finished: bool = False
     workers: int = 1
     weights: list[WeightSummary] = field(default_factory=list)  # importance sampling: of this epoch
@@ -50,7 +51,7 @@ class TrainingState:
     @classmethod
     def from_dict(cls, content: Any) -> "TrainingState":
         """Return the state that `asdict` made. Raise TypeError or ValueError if it has other fields or wrong types."""
-        values = dict(content)
+        values = {"metrics_sha256": "", **content}
         if set(values) != {each.name for each in fields(cls)}:
             raise ValueError("other fields")
         values["schedule"] = ScheduleState(**values["schedule"])
@@ -63,8 +64,9 @@ class TrainingState:
         numbers = (state.loss_sum, schedule.learning_rate, state.seconds, state.seconds_at_epoch, *perplexities)
         if not (
             all(type(count) is int and count >= 0 for count in counts)
-            and all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+            and all(map(is_finite_number, numbers))
             and type(state.finished) is bool
+            and type(state.metrics_sha256) is str
             and all(summary.is_valid() for summary in state.weights)
         ):
             raise ValueError("impossible values")
@@ -74,7 +76,7 @@ class TrainingState:
         """Return whether a run of this length can be in this state."""
         return (
             self.epoch <= epochs
-            and self.step < steps_per_epoch
+            and self.step <= steps_per_epoch
             and self.best_epoch <= self.epoch
             and (self.finished or self.epoch < epochs)
         )
@@ -129,7 +131,7 @@ def write_checkpoint(path: Path, snapshot: Snapshot, with_carried: bool) -> None
 
 
 def read_checkpoint(path: Path, shapes: SnapshotShapes) -> tuple[Arrays, TrainingState]:
-    """Return the arrays of a checkpoint, by their names of version 2, and its state.
+    """Return the arrays of a checkpoint, by their names since version 2, and its state.
 
     The arrays have their shapes, except the carried ones, which are not validated. The state is consistent in itself.
     """

@@ -17,6 +17,7 @@ sets the same fields by flat names, which `ncelm.training.options` lists. Errors
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from ncelm.arguments import check, check_choice, check_float, check_int, check_type, set_checked
 from ncelm.errors import NcelmError
 from ncelm.models.log_bilinear import ModelConfig
 from ncelm.training.parts import (
@@ -41,10 +42,6 @@ from ncelm.training.parts import (
     Sgd,
     UniformNoise,
     UnigramNoise,
-    check,
-    check_choice,
-    check_float,
-    check_int,
 )
 
 __all__ = [
@@ -118,17 +115,16 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         for slot, alternatives in UNIONS.items():
-            value = getattr(self, slot)
-            if not isinstance(value, tuple(alternatives.values())):
-                names = ", ".join(alternative.__name__ for alternative in alternatives.values())
-                raise NcelmError(f"`{slot}` is {value!r}: give a {names}; with_changes also takes a name")
+            value, names = getattr(self, slot), ", ".join(each.__name__ for each in alternatives.values())
+            valid = isinstance(value, tuple(alternatives.values()))
+            check_type(slot, value, valid, f"a {names}; with_changes also takes a name")
         for slot, part in PARTS.items():
-            check(slot, getattr(self, slot), isinstance(getattr(self, slot), part), f"a {part.__name__}")
-        check_float("learning_rate", self.learning_rate, 0, 1e6, positive=True)
-        check_float("matrix_lr_scale", self.matrix_lr_scale, 0, 1e6)
-        check_int("batch_size", self.batch_size, 1, 1_000_000)
-        check_int("bptt_length", self.bptt_length, 1, 1_000_000)
-        check_int("seed", self.seed, 0, 2**63 - 1)
+            check_type(slot, getattr(self, slot), isinstance(getattr(self, slot), part), f"a {part.__name__}")
+        set_checked(self, "learning_rate", check_float("learning_rate", self.learning_rate, 0, 1e6, positive=True))
+        set_checked(self, "matrix_lr_scale", check_float("matrix_lr_scale", self.matrix_lr_scale, 0, 1e6))
+        set_checked(self, "batch_size", check_int("batch_size", self.batch_size, 1, 1_000_000))
+        set_checked(self, "bptt_length", check_int("bptt_length", self.bptt_length, 1, 1_000_000))
+        set_checked(self, "seed", check_int("seed", self.seed, 0, 2**63 - 1))
         check_choice("engine", self.engine, get_args(EngineName))
         self._check_combinations()
 

@@ -1,6 +1,5 @@
 """Diagnostics of training: statistics of importance weights, and divergence."""
 
-import math
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ncelm.errors import NcelmError
+from ncelm.io.files import is_finite_number
 from ncelm.kernels.threads import Team
 from ncelm.models.base import WordModel, corpus_view
 from ncelm.text.store import TokenStore
@@ -57,7 +57,7 @@ class WeightSummary:
         return (
             all(type(count) is int and count >= 0 for count in counts)
             and self.steps > 0
-            and all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+            and all(map(is_finite_number, numbers))
         )
 
 

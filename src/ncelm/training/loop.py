@@ -5,11 +5,9 @@ sequence of interruptions and resumes.
 """
 
 import math
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,7 +16,7 @@ import numpy as np
 
 from ncelm.distributed import collective
 from ncelm.errors import DivergedError, NcelmError
-from ncelm.io import array_files, run
+from ncelm.io import array_files, run, signals
 from ncelm.io.machine import available_cores
 from ncelm.io.metrics import Metrics
 from ncelm.kernels.threads import Team
@@ -75,7 +73,7 @@ def train(
         progress: called after every call of the engine and after every epoch.
         changes: options by flat name (`ncelm.training.options`): train(…, dim=50, loss="ml").
 
-    Ctrl-C writes a checkpoint before KeyboardInterrupt is raised.
+    Ctrl-C and SIGTERM write a checkpoint before KeyboardInterrupt or its subclass `ncelm.errors.Terminated` is raised.
     """
     store = TokenStore.open(store)
     config = (config or TrainConfig()).with_changes(**changes)
@@ -138,16 +136,16 @@ class Loop:
         return records[-1]
 
     def _run_epochs(self, engine: Engine) -> None:
-        with _deferred_interrupt() as interrupted:
+        with signals.deferred() as request:
             self.last_checkpoint = time.monotonic()
             while not self.state.finished:
-                self._run_epoch(engine, interrupted)
-                self._end_epoch()
-                (stop,) = self.setup.collective.all_reduce(np.array([float(interrupted.is_set())]))
+                self._run_epoch(engine, request)
+                self._end_epoch(request)
+                (stop,) = self.setup.collective.all_reduce(np.array([float(request.is_set())]))
                 if stop and not self.state.finished:
-                    _raise_interrupt(self.setup.out)
+                    self._stop(request)
 
-    def _run_epoch(self, engine: Engine, interrupted: threading.Event) -> None:
+    def _run_epoch(self, engine: Engine, request: signals.StopRequest) -> None:
         """Run the remaining minibatches of an epoch."""
         setup, state, group = self.setup, self.state, self.setup.collective
         config, steps, sync_steps, calls = setup.config, setup.steps_per_epoch, setup.sync_steps, 0
@@ -166,7 +164,7 @@ class Loop:
             self.reduction.add(losses)
             if last or calls % group.reduce_interval == 0:
                 due = group.rank == 0 and time.monotonic() - self.last_checkpoint > self.checkpoint_seconds
-                self.reduction.start(state.step, interrupted.is_set(), due)
+                self.reduction.start(state.step, request.is_set(), due)
             if last or state.step % sync_steps == 0:
                 group.synchronize(full=last)
             state.seconds += time.perf_counter() - began
@@ -183,7 +181,7 @@ class Loop:
                 group.synchronize(full=True)
                 self._checkpoint()
                 if stop:
-                    _raise_interrupt(setup.out)
+                    self._stop(request)
 
     def _add_losses(self, in_flight: int) -> tuple[bool, bool]:
         """Add reduced losses, except for the last `in_flight`; return whether to stop and whether to save."""
@@ -230,7 +228,7 @@ class Loop:
 
     # -- end of an epoch ---------------------------------------------------------------------------------------------
 
-    def _end_epoch(self) -> None:
+    def _end_epoch(self, request: signals.StopRequest) -> None:
         """Validate, write the model if it is the best, the metrics and a checkpoint."""
         state, setup, group = self.state, self.setup, self.setup.collective
         parameters, seconds = self.snapshot.model.arrays(), state.epoch_seconds
@@ -252,13 +250,15 @@ class Loop:
             record |= {"workers": group.size, "bytes_sent": group.bytes_sent}
         best = True
         if "valid" in setup.store.splits:
-            record |= self._evaluate("valid")
+            record |= self._evaluate("valid", request)
+        for name in setup.watch:
+            record |= {f"{name}_perplexity": self._evaluate(name, request)[f"{name}_perplexity"]}
+        # From here on nothing is interrupted: the state changes.
+        if "valid" in setup.store.splits:
             perplexity = record["valid_perplexity"]
             if problem := diagnostics.validation_problem(perplexity, setup.vocabulary_size):
                 self._diverged(problem)
             state.schedule, best = after_validation(state.schedule, setup.config.schedule, perplexity)
-        for name in setup.watch:
-            record |= {f"{name}_perplexity": self._evaluate(name)[f"{name}_perplexity"]}
         self.trace.clear()
         state.epoch += 1
         state.step, state.loss_sum, state.seconds_at_epoch = 0, 0.0, state.seconds
@@ -271,26 +271,49 @@ class Loop:
         self.last_record = record
         if group.rank == 0:
             self.metrics.append(record)
-        state.metrics_bytes = self.metrics.size
+            state.metrics_bytes, state.metrics_sha256 = self.metrics.size, self.metrics.digest()
         self._checkpoint()
         self._report(record)
 
-    def _evaluate(self, name: str) -> dict[str, float]:
-        """Return perplexity and log-normalizer statistics of a split. Rank 0 evaluates."""
-        found = [0.0, 0.0, 0.0]
+    def _evaluate(self, name: str, request: signals.StopRequest) -> dict[str, float]:
+        """Return perplexity and log-normalizer statistics of a split. Rank 0 evaluates.
+
+        A request to stop ends the evaluation. A resumed run starts with it.
+        """
+        found = [0.0, 0.0, 0.0, 0.0]
         if self.setup.collective.rank == 0:
-            result = evaluate.evaluate_split(self.snapshot.model, self.setup.store, name, self.team)
-            found = [result.perplexity, result.log_z_mean, result.log_z_std]
-        found = self.setup.collective.broadcast(np.array(found)).tolist()
+            try:
+                with request.immediate():
+                    result = evaluate.evaluate_split(self.snapshot.model, self.setup.store, name, self.team)
+                found = [result.perplexity, result.log_z_mean, result.log_z_std, 0.0]
+            except KeyboardInterrupt:
+                found[-1] = 1.0
+        *found, stopped = self.setup.collective.broadcast(np.array(found)).tolist()
+        if stopped:
+            self._checkpoint()
+            self._stop(request)
         return dict(zip((f"{name}_perplexity", f"{name}_log_z_mean", f"{name}_log_z_std"), found, strict=True))
 
     def _checkpoint(self) -> None:
         """Write a checkpoint. Rank 0 does."""
-        group = self.setup.collective
-        if group.rank == 0:
-            with_carried = self.state.step > 0 and group.size == 1
-            write_checkpoint(self.setup.out / run.CHECKPOINT, self.snapshot, with_carried)
-            self.last_checkpoint = time.monotonic()
+        group, store, out = self.setup.collective, self.setup.store, self.setup.out
+        if group.rank > 0:
+            return
+        changed: NcelmError | None = None
+        try:
+            store.check_unchanged()
+        except NcelmError as error:
+            if store.is_mapped:  # training may have seen the change
+                raise
+            changed = error
+        with_carried = self.state.step > 0 and group.size == 1
+        write_checkpoint(out / run.CHECKPOINT, self.snapshot, with_carried)
+        self.last_checkpoint = time.monotonic()
+        if changed:
+            raise NcelmError(f"{changed}; a checkpoint is in {out}: continue with `resume`") from changed
+
+    def _stop(self, request: signals.StopRequest) -> NoReturn:
+        raise request.exception(f"a checkpoint is in {self.setup.out}: continue with `resume`")
 
     def _report(self, record: dict[str, Any] | None) -> None:
         if self.progress is None:
@@ -308,25 +331,3 @@ class Loop:
                 metrics=record,
             )
         )
-
-
-def _raise_interrupt(out: Path) -> NoReturn:
-    raise KeyboardInterrupt(f"stopped by Ctrl-C; a checkpoint is in {out}: continue with `resume`")
-
-
-@contextmanager
-def _deferred_interrupt() -> Iterator[threading.Event]:
-    """Let Ctrl-C set an event, which is checked after every call of the engine, instead of raising in compiled code."""
-    interrupted = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield interrupted
-        return
-
-    def handler(number: int, frame: Any) -> None:
-        interrupted.set()
-
-    former = signal.signal(signal.SIGINT, handler)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, former)

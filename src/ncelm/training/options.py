@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from ncelm.errors import NcelmError
+from ncelm.arguments import check_choice, check_type, shown
+from ncelm.errors import ArgumentTypeError, NcelmError
 from ncelm.training.config import PARTS, UNIONS, TrainConfig
 
 
@@ -184,10 +185,10 @@ def from_flat(flat: Mapping[str, Any], base: TrainConfig | None = None) -> Train
     changes = {name: value for name, value in flat.items() if name not in whole}
     for name in changes:
         if name not in OPTIONS:
-            raise NcelmError(f"there is no training option {name!r}: see `ncelm train --help`")
+            raise ArgumentTypeError(f"there is no training option {shown(name)}: see `ncelm.training.options`")
     for slot, part in PARTS.items():
-        if slot in whole and not isinstance(whole[slot], part):
-            raise NcelmError(f"`{slot}` is {whole[slot]!r}: give a {part.__name__}")
+        if slot in whole:
+            check_type(slot, whole[slot], isinstance(whole[slot], part), f"a {part.__name__}")
     slots = {slot: whole.get(slot, getattr(base, slot)) for slot in (*UNIONS, *PARTS)}
     for slot in UNIONS:
         if slot in changes:
@@ -213,9 +214,7 @@ def _is_alternative(slot: str, value: Any) -> bool:
 
 def _switched(slot: str, former: Any, tag: Any) -> Any:
     """Return the alternative with this tag, with the fields that it shares with the former one."""
-    if not isinstance(tag, str) or tag not in UNIONS[slot]:
-        raise NcelmError(f"`{slot}` is {tag!r}: give one of {', '.join(UNIONS[slot])}")
-    alternative = UNIONS[slot][tag]
+    alternative = UNIONS[slot][check_choice(slot, tag, UNIONS[slot])]
     shared = {each.name for each in fields(alternative)} & set(vars(former))
     return alternative(**{name: getattr(former, name) for name in shared})
 

@@ -4,10 +4,10 @@ Each class is a frozen dataclass that validates itself; errors name options by t
 alternatives of a tagged union have a class attribute `name`.
 """
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal, get_args
 
+from ncelm.arguments import check, check_bool, check_choice, check_float, check_int, check_str, set_checked
 from ncelm.errors import NcelmError
 from ncelm.losses.functions import Member
 
@@ -17,41 +17,8 @@ LogNormalizers = Literal["fixed", "learned"]
 # -- validation ------------------------------------------------------------------------------------------------------
 
 
-def check(option: str, value: object, valid: bool, expected: str) -> None:
-    """Raise NcelmError unless the value of an option is valid."""
-    if not valid:
-        raise NcelmError(f"`{option}` is {value!r}: give {expected}")
-
-
-def check_int(option: str, value: object, low: int, high: int) -> None:
-    """Raise NcelmError unless a value is an integer in this range."""
-    # bool is a subclass of int
-    check(option, value, type(value) is int and low <= value <= high, f"a whole number from {low:,} to {high:,}")
-
-
-def check_float(option: str, value: object, low: float, high: float, positive: bool = False) -> None:
-    """Raise NcelmError unless a value is a finite number in this range, and not 0 if it must be positive."""
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    valid = number and low <= value <= high and (value > 0 or not positive)  # type: ignore[operator]
-    check(
-        option,
-        value,
-        valid,
-        f"a positive number, at most {high:g}" if positive else f"a number from {low:g} to {high:g}",
-    )
-
-
-def _check_bool(option: str, value: object) -> None:
-    check(option, value, type(value) is bool, "True or False")
-
-
-def check_choice(option: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise NcelmError unless a value is one of the choices."""
-    check(option, value, isinstance(value, str) and value in choices, f"one of {', '.join(choices)}")
-
-
-def _check_samples(samples: object) -> None:
-    check_int("noise_samples", samples, 1, 100_000)
+def _set_samples(loss: object, samples: object) -> None:
+    set_checked(loss, "samples", check_int("noise_samples", samples, 1, 100_000))
 
 
 # -- losses ----------------------------------------------------------------------------------------------------------
@@ -68,10 +35,10 @@ class NCE:
     log_z_penalty: float = 0.0  # coefficient of the squared log-normalizer, estimated from the noise samples
 
     def __post_init__(self) -> None:
-        _check_samples(self.samples)
-        _check_bool("shared_noise", self.shared_noise)
+        _set_samples(self, self.samples)
+        check_bool("shared_noise", self.shared_noise)
         check_choice("log_normalizers", self.log_normalizers, get_args(LogNormalizers))
-        check_float("log_z_penalty", self.log_z_penalty, 0, 1e6)
+        set_checked(self, "log_z_penalty", check_float("log_z_penalty", self.log_z_penalty, 0, 1e6))
         if self.shared_noise and self.log_normalizers == "learned":
             raise NcelmError("`shared_noise` goes with `log_normalizers` fixed, not learned: change one of them")
 
@@ -86,9 +53,9 @@ class Ranking:
     log_z_penalty: float = 0.0
 
     def __post_init__(self) -> None:
-        _check_samples(self.samples)
-        _check_bool("shared_noise", self.shared_noise)
-        check_float("log_z_penalty", self.log_z_penalty, 0, 1e6)
+        _set_samples(self, self.samples)
+        check_bool("shared_noise", self.shared_noise)
+        set_checked(self, "log_z_penalty", check_float("log_z_penalty", self.log_z_penalty, 0, 1e6))
 
 
 @dataclass(frozen=True)
@@ -108,9 +75,9 @@ class ImportanceSampling:
     max_samples: int = 1000  # upper limit of the adaptive number of samples
 
     def __post_init__(self) -> None:
-        _check_samples(self.samples)
-        check_int("max_samples", self.max_samples, 1, 100_000)
-        check_float("min_effective_samples", self.min_effective_samples, 0, 100_000)
+        _set_samples(self, self.samples)
+        set_checked(self, "max_samples", check_int("max_samples", self.max_samples, 1, 100_000))
+        set_checked(self, "min_effective_samples", check_float("min_effective_samples", self.min_effective_samples, 0, 100_000))
         effective = self.min_effective_samples
         check("min_effective_samples", effective, effective <= self.max_samples, "a number from 0 to `max_samples`")
         check("max_samples", self.max_samples, self.samples <= self.max_samples or not self.adaptive,
@@ -133,7 +100,7 @@ class ContrastiveFamily:
 
     def __post_init__(self) -> None:
         check_choice("family_member", self.member, get_args(Member))
-        _check_samples(self.samples)
+        _set_samples(self, self.samples)
         check_choice("log_normalizers", self.log_normalizers, get_args(LogNormalizers))
 
 
@@ -165,7 +132,7 @@ class PowerNoise:
     power: float = 0.75
 
     def __post_init__(self) -> None:
-        check_float("noise_power", self.power, 0, 10)
+        set_checked(self, "power", check_float("noise_power", self.power, 0, 10))
 
 
 @dataclass(frozen=True)
@@ -176,7 +143,7 @@ class BigramNoise:
     smoothing: float = 1000.0  # α: weight of the unigram distribution, in counts
 
     def __post_init__(self) -> None:
-        check_float("bigram_smoothing", self.smoothing, 0, 1e6, positive=True)
+        set_checked(self, "smoothing", check_float("bigram_smoothing", self.smoothing, 0, 1e6, positive=True))
 
 
 NoiseDistribution = UnigramNoise | UniformNoise | PowerNoise | BigramNoise
@@ -203,8 +170,8 @@ class Adagrad:
     warmup_steps: int = 20
 
     def __post_init__(self) -> None:
-        check_float("initial_accumulator", self.initial_accumulator, 0, 1e6)
-        check_int("warmup_steps", self.warmup_steps, 1, 1_000_000_000)
+        set_checked(self, "initial_accumulator", check_float("initial_accumulator", self.initial_accumulator, 0, 1e6))
+        set_checked(self, "warmup_steps", check_int("warmup_steps", self.warmup_steps, 1, 1_000_000_000))
 
 
 @dataclass(frozen=True)
@@ -219,11 +186,11 @@ class Adam:
     warmup_steps: int = 20
 
     def __post_init__(self) -> None:
-        for option, beta in (("adam_beta1", self.beta1), ("adam_beta2", self.beta2)):
-            check_float(option, beta, 0, 1)
-            check(option, beta, beta < 1, "a number from 0 to less than 1")
-        check_float("adam_epsilon", self.epsilon, 0, 1, positive=True)
-        check_int("warmup_steps", self.warmup_steps, 1, 1_000_000_000)
+        for field, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
+            set_checked(self, field, check_float(f"adam_{field}", beta, 0, 1))
+            check(f"adam_{field}", beta, beta < 1, "a number from 0 to less than 1")
+        set_checked(self, "epsilon", check_float("adam_epsilon", self.epsilon, 0, 1, positive=True))
+        set_checked(self, "warmup_steps", check_int("warmup_steps", self.warmup_steps, 1, 1_000_000_000))
 
 
 Optimizer = Sgd | Adagrad | Adam
@@ -232,8 +199,8 @@ Optimizer = Sgd | Adagrad | Adam
 # -- learning-rate schedules -----------------------------------------------------------------------------------------
 
 
-def _check_epochs(epochs: object) -> None:
-    check_int("epochs", epochs, 1, 1_000_000)
+def _set_epochs(schedule: object, epochs: object) -> None:
+    set_checked(schedule, "epochs", check_int("epochs", epochs, 1, 1_000_000))
 
 
 @dataclass(frozen=True)
@@ -244,7 +211,7 @@ class Linear:
     epochs: int = 5
 
     def __post_init__(self) -> None:
-        _check_epochs(self.epochs)
+        _set_epochs(self, self.epochs)
 
 
 @dataclass(frozen=True)
@@ -257,9 +224,9 @@ class Halve:
     min_improvement: float = 0.001  # relative decrease of validation perplexity that counts as an improvement
 
     def __post_init__(self) -> None:
-        _check_epochs(self.epochs)
-        check_int("patience", self.patience, 1, 1_000_000_000)
-        check_float("min_improvement", self.min_improvement, 0, 1)
+        _set_epochs(self, self.epochs)
+        set_checked(self, "patience", check_int("patience", self.patience, 1, 1_000_000_000))
+        set_checked(self, "min_improvement", check_float("min_improvement", self.min_improvement, 0, 1))
 
 
 Schedule = Linear | Halve
@@ -279,8 +246,8 @@ class Regularization:
 
     def __post_init__(self) -> None:
         for name in ("weight_decay", "weight_decay_per_epoch", "clip_norm"):
-            check_float(name, getattr(self, name), 0, 1e6)
-        check_float("dropout", self.dropout, 0, 0.9)
+            set_checked(self, name, check_float(name, getattr(self, name), 0, 1e6))
+        set_checked(self, "dropout", check_float("dropout", self.dropout, 0, 0.9))
 
 
 @dataclass(frozen=True)
@@ -291,8 +258,9 @@ class Init:
     run: str = ""  # path of a run whose word vectors, cut to `dim` and scaled to length 1, replace random ones
 
     def __post_init__(self) -> None:
-        check_float("init_std", self.std, 0, 1e6, positive=True)
-        check("init_from", self.run, isinstance(self.run, str) and "\0" not in self.run, "the path of a run")
+        set_checked(self, "std", check_float("init_std", self.std, 0, 1e6, positive=True))
+        check_str("init_from", self.run, "the path of a run, as a str")
+        check("init_from", self.run, "\0" not in self.run, "a path without a NUL character")
 
 
 @dataclass(frozen=True)
@@ -302,4 +270,4 @@ class Distributed:
     sync_interval: int = 0  # words of text between two synchronisations; 0: a default that depends on the text
 
     def __post_init__(self) -> None:
-        check_int("sync_interval", self.sync_interval, 0, 1_000_000_000)
+        set_checked(self, "sync_interval", check_int("sync_interval", self.sync_interval, 0, 1_000_000_000))

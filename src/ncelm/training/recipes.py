@@ -5,6 +5,7 @@ The rows of the paper's tables are in `ncelm.paper.rows`.
 
 from collections.abc import Callable
 
+from ncelm.arguments import check_str
 from ncelm.errors import NcelmError
 from ncelm.models.log_bilinear import ModelConfig
 from ncelm.training.config import NCE, Adagrad, Halve, Init, Linear, PowerNoise, Regularization, Sgd, TrainConfig
@@ -140,6 +141,6 @@ RECIPES: dict[str, Callable[[], TrainConfig]] = {
 
 def recipe(name: str) -> TrainConfig:
     """Return the configuration of this name."""
-    if name not in RECIPES:
+    if check_str("name", name) not in RECIPES:
         raise NcelmError(f"there is no recipe {name!r}: choose one of {', '.join(RECIPES)}")
     return RECIPES[name]()

@@ -11,7 +11,7 @@ import numpy as np
 
 from ncelm.distributed import collective
 from ncelm.errors import DivergedError, NcelmError
-from ncelm.io import run
+from ncelm.io import array_files, run
 from ncelm.io.files import atomic_folder, exclusive_lock
 from ncelm.io.metrics import Metrics
 from ncelm.models import description
@@ -69,8 +69,6 @@ def _start(setup: Setup, resume: bool, stack: ExitStack) -> Snapshot:
     busy = f"another process is training {out}: wait for it, or choose another `out`"
     stack.enter_context(exclusive_lock(out / run.LOCK, busy))
     if resume:
-        for partial in out.glob(".*.partial"):  # of a process that was killed
-            partial.unlink(missing_ok=True)
         records = metrics.read()
         if divergence := Divergence.from_record(records[-1]) if records else None:  # it would diverge again
             raise DivergedError(divergence.message(metrics.path, setup.config.learning_rate))
@@ -141,9 +139,9 @@ def restore(setup: Setup) -> Snapshot:
         snapshot.log_normalizers[:] = arrays["log_normalizers"]
     if state.step > 0 and group.size == 1:  # of several workers, only rank 0 writes: all start with zeros
         snapshot.carried = restore_carried(arrays, setup.shapes.carried, path)
-    Metrics(setup.out / run.METRICS).truncate(state.metrics_bytes)
-    if state.best_epoch and not (setup.out / run.MODEL).exists():
-        raise NcelmError(f"{setup.out / run.MODEL} is missing: restore it from a copy, or train with another `out`")
+    Metrics(setup.out / run.METRICS).truncate(state.metrics_bytes, state.metrics_sha256)
+    if state.best_epoch:  # the best model so far may be the result
+        array_files.read_arrays(setup.out / run.MODEL, setup.shapes.parameters)
     setup.store.vocabulary.save(setup.out / run.VOCABULARY)  # in case it was lost
     return snapshot
 

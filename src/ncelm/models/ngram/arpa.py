@@ -17,6 +17,7 @@ produces the error messages.
 
 import gzip
 import math
+import os
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,8 @@ from typing import IO, TYPE_CHECKING, NamedTuple, cast
 import numpy as np
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import atomic_write, check_not_existing
+from ncelm.io.compressed import open_gzip
+from ncelm.io.files import atomic_write, check_not_existing, open_regular
 from ncelm.models.ngram.query import LOG_ZERO, MAX_LOG, MAX_ORDER, NGramModel
 from ncelm.text.vocabulary import END, UNKNOWN, Vocabulary
 
@@ -39,6 +41,7 @@ BATCH = 1 << 17  # n-grams written or read in one call
 BLOCK_BYTES = 1 << 23
 MAX_LINE_BYTES = 1 << 20
 MAX_HEADER_LINES = 1000  # before \data\
+MAX_BLANK_LINES = 1000  # in succession
 
 OnNgrams = Callable[[int, int], None]  # called with the number of n-grams done and their total
 
@@ -150,16 +153,21 @@ class _Lines:
     def open(cls, path: Path) -> Iterator["_Lines"]:
         """Open a file, compressed or not."""
         try:
-            with path.open("rb") as raw:
+            with open_regular(path) as raw:
                 compressed = raw.read(2) == b"\x1f\x8b"
                 raw.seek(0)
-                yield cls(path, cast(IO[bytes], gzip.GzipFile(fileobj=raw)) if compressed else raw)
+                size = os.fstat(raw.fileno()).st_size
+                yield cls(path, open_gzip(raw, path, size) if compressed else raw)
         except FileNotFoundError:
             raise NcelmError(f"there is no file {path}: give the path of an ARPA file") from None
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise NcelmError(f"{path} is damaged or truncated ({error}): copy it again") from error
         except OSError as error:
             raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
+
+    def ends_within_line(self) -> bool:
+        """Return whether the block ends within a line that is not too long."""
+        return self.block.find(b"\n", self.at) < 0 and len(self.block) - self.at <= MAX_LINE_BYTES
 
     def read_block(self) -> bool:
         """Read the next block of the file; return whether there was one."""
@@ -169,7 +177,7 @@ class _Lines:
 
     def next(self) -> bytes:
         """Advance to the next non-blank line and return it without surrounding white space."""
-        while True:
+        for _ in range(MAX_BLANK_LINES + 1):
             while (end := self.block.find(b"\n", self.at)) < 0:
                 if len(self.block) - self.at > MAX_LINE_BYTES:
                     raise self.error("this is not a text file: give an ARPA file")
@@ -186,6 +194,7 @@ class _Lines:
             self.current = line.removeprefix(b"\xef\xbb\xbf").strip() if self.number == 1 else line.strip()
             if self.current:
                 return self.current
+        raise self.error(f"there are more than {MAX_BLANK_LINES:,} blank lines: this is not an ARPA file")
 
     def error(self, problem: str) -> NcelmError:
         """Return the error for a problem in the current line."""
@@ -224,8 +233,11 @@ class _Section(NamedTuple):
 def _read_words(lines: _Lines, count: int, names: list[bytes]) -> _Section:
     """Return the 1-grams and append the words to `names`. `lines` is then at the next section."""
     _expect_section(lines, 1)
-    logs, backoffs, known = [], [], set()
+    logs: list[float] = []
+    backoffs, known = [], set()
     while not (line := lines.next()).startswith(b"\\"):
+        if len(logs) == count:
+            raise _too_many(lines, 1, count)
         log_p, (word,), backoff = _parse(lines, line, 1)
         try:
             is_one_word = word.decode().split() == [word.decode()]
@@ -262,8 +274,8 @@ def _read_section(
         if rows:
             # copied, because a slice would keep the whole piece in memory
             pieces.append(piece if rows == BATCH else _Section(*(array[:rows].copy() for array in piece)))
-        elif lines.block.find(b"\n", lines.at) < 0 and lines.read_block():
-            continue  # the block ended within a line
+        elif lines.ends_within_line() and lines.read_block():
+            continue
         else:
             line = lines.next()
             if line.startswith(b"\\"):
@@ -276,6 +288,8 @@ def _read_section(
             pieces.append(_Section(row, np.array([log_p], np.float32), np.array([backoff], np.float32)))
             rows = 1
         done += rows
+        if done > count:
+            raise _too_many(lines, n, count)
         progress(done)
     _check_count(lines, n, done, count)
     return _Section(*(np.concatenate(arrays) for arrays in zip(*pieces, strict=True)))
@@ -284,6 +298,10 @@ def _read_section(
 def _expect_section(lines: _Lines, n: int) -> None:
     if lines.current != b"\\%d-grams:" % n:
         raise lines.error(f"expected \\{n}-grams:, found {_quoted(lines.current)}")
+
+
+def _too_many(lines: _Lines, n: int, count: int) -> NcelmError:
+    return lines.error(f"there are more {n}-grams than the header says, {count:,}")
 
 
 def _check_count(lines: _Lines, n: int, found: int, count: int) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 MAX_ORDER = 10
 LOG_ZERO = np.float32(-99.0)  # log10 of the probability of <s>, and of words without one, as in ARPA files
 LN_10 = float(np.log(10.0))
+MAX_EXCESS = 1e-3  # log10 by which a probability may exceed 1, because the numbers of an ARPA file are rounded
+VALIDATED = 1 << 22  # n-grams validated in one call
 MAX_LOG = 1e4  # absolute values of logarithms are below this
 # Arrays of a model file. int64 first, so that each array is aligned to the size of its items.
 ARRAYS = {"children": "int64", "words": "int32", "log_probabilities": "float32", "log_backoffs": "float32"}
@@ -69,7 +71,7 @@ class NGramModel:
         out = np.empty(last - first, np.float64)
         ids, within_sentence, end_id, pad_id = corpus.ids, corpus.within_sentence, corpus.end_id, corpus.pad_id
         team.run(kernels.score_positions, 1, self.view(), ids, within_sentence, end_id, pad_id, first, last, out)
-        return out * LN_10, np.zeros(last - first)
+        return _checked(out) * LN_10, np.zeros(last - first)
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
         """Return log P(w|h) of every word, (V,), after the words `before`; `after` is ignored."""
@@ -81,7 +83,17 @@ class NGramModel:
 
         out = np.empty(self.counts[0] - 1, np.float64)
         kernels.distribution(self.view(), np.asarray(history, np.int64), out)
-        return out * LN_10
+        return _checked(out) * LN_10
+
+
+def _checked(log_probabilities: np.ndarray) -> np.ndarray:
+    """Return log-probabilities, at most 0; raise `NcelmError` if one of them is that of no probability."""
+    if log_probabilities.size and log_probabilities.max() > MAX_EXCESS:
+        raise NcelmError(
+            f"this n-gram model gives a word the probability {10.0 ** min(log_probabilities.max(), 300.0):.4g}: its "
+            "back-off weights are wrong; train or import it again"
+        )
+    return np.minimum(log_probabilities, 0.0)
 
 
 def save(model: NGramModel, path: Path) -> None:
@@ -93,12 +105,10 @@ def save(model: NGramModel, path: Path) -> None:
 
 def load(path: Path, vocabulary_size: int) -> NGramModel:
     """Map a file of `save` into memory. Validate it: queries do not check indices."""
-    from ncelm.kernels import ngram as kernels
-
     damaged = NcelmError(f"{path} is damaged: restore it from a copy or train again")
     arrays, header = array_files.map_arrays(path, ARRAYS)
     counts = header.get("counts")
-    if not isinstance(counts, list) or not all(type(count) is int and count > 0 for count in counts):
+    if not isinstance(counts, list) or not all(type(n) is int and 0 < n <= arrays["words"].size for n in counts):
         raise damaged
     if not 1 <= len(counts) <= MAX_ORDER or counts[0] != vocabulary_size + 1:
         raise damaged
@@ -110,9 +120,24 @@ def load(path: Path, vocabulary_size: int) -> NGramModel:
         and model.children.size == starts[-2] + 1
     )
     # children of an n-gram are of the next order: a query cannot leave the arrays
-    if not (sizes_match and np.array_equal(model.children[starts[:-1]], starts[1:]) and kernels.is_sound(model.view())):
+    if not (sizes_match and np.array_equal(model.children[starts[:-1]], starts[1:]) and _is_sound(model)):
         raise damaged
     return model
+
+
+def _is_sound(model: NGramModel) -> bool:
+    """Return whether all indices and numbers of a model are in range. Between two blocks, Ctrl-C is answered."""
+    from ncelm.kernels import ngram as kernels
+
+    trie, unigrams = model.view(), model.counts[0]
+    histories, total = model.children.size - 1, model.words.size
+    return all(
+        kernels.are_children_sound(trie, first, min(first + VALIDATED, histories))
+        for first in range(0, histories, VALIDATED)
+    ) and all(
+        kernels.are_numbers_sound(trie, unigrams, first, min(first + VALIDATED, total))
+        for first in range(0, total, VALIDATED)
+    )
 
 
 def write_run(folder: Path, model: NGramModel, origin: description.Origin, **more: Any) -> None:
