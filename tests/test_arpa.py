@@ -1,5 +1,7 @@
 """Runs from ARPA files and ARPA files from runs; KenLM's scores of our files."""
 
+import gzip
+
 import numpy as np
 import pytest
 from tests.helpers import random_lines, store_of
@@ -112,3 +114,95 @@ def test_like_needs_the_same_boundary(small, tmp_path):
         import_arpa(tmp_path / "stream.arpa", tmp_path / "out", like=small / "store")
     alone = import_arpa(tmp_path / "stream.arpa", tmp_path / "out")
     assert alone.score("w1 w2") == load(tmp_path / "run").score("w1 w2")
+
+
+# -- probabilities -----------------------------------------------------------------------------------------------------
+
+# after "a", "b" has 0.9 and the rest backs off: 0.1 / 0.75 of the probabilities of single words
+BIGRAMS = """\\data\\
+ngram 1=4
+ngram 2=1
+
+\\1-grams:
+-0.60206	</s>
+-0.60206	a	{backoff}
+-0.60206	b
+-0.60206	<unk>
+
+\\2-grams:
+{b}	a b
+
+\\end\\
+"""
+
+
+def test_a_normalized_model_with_a_back_off_weight_above_one(tmp_path):
+    """P(b) = 0.25 and P(b|a) = 0.1: the others get 1.2 times their probability."""
+    (tmp_path / "a.arpa").write_text(BIGRAMS.format(backoff=f"{np.log10(0.9 / 0.75):.6f}", b="-1"))
+    lm = import_arpa(tmp_path / "a.arpa", tmp_path / "run")
+    assert np.exp(lm.full_scores("a a")[1].log_probability) == pytest.approx(0.3, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("backoff", "b", "message"),
+    [
+        ("2.5", "-0.05", r"'<unk>' after 'a' has a probability above 1: the back-off weight of 'a' is wrong"),
+        ("9000", "-0.05", "has a probability above 1"),
+        ("0.3", "-0.05", r"the probabilities after 'a' add up to 2.388: the model is not normalized"),
+    ],
+)
+def test_wrong_back_off_weights(tmp_path, backoff, b, message):
+    (tmp_path / "a.arpa").write_text(BIGRAMS.format(backoff=backoff, b=b))
+    with pytest.raises(NcelmError, match=message):
+        import_arpa(tmp_path / "a.arpa", tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_probabilities_that_add_up_to_less_than_one_are_a_warning(tmp_path):
+    (tmp_path / "a.arpa").write_text(BIGRAMS.format(backoff="-2", b="-1"))
+    with pytest.warns(UserWarning, match="after 'a' add up to only 0.1075: perplexities will be too high"):
+        import_arpa(tmp_path / "a.arpa", tmp_path / "run")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_excess_is_found_where_it_is(small, tmp_path, seed):
+    """The back-off weight of a random n-gram is too large: some word has a probability above 1, or none has."""
+    from ncelm.models.ngram import validate
+    from ncelm.models.ngram.query import NGramModel
+
+    model, vocabulary = load(small / "run").model, load(small / "run").vocabulary
+    rng = np.random.default_rng(seed)
+    position, weight = int(rng.integers(model.log_backoffs.size)), float(rng.uniform(0.2, 2.0))
+    backoffs = np.array(model.log_backoffs)
+    backoffs[position] = weight
+    changed = NGramModel(model.counts, model.words, model.children, model.log_probabilities, backoffs)
+    out = np.empty(len(vocabulary))
+    kernels = __import__("ncelm.kernels.ngram", fromlist=["distribution"])
+    kernels.distribution(changed.view(), np.array(validate.words_of(changed, position)), out)
+    if out.max() > validate.MAX_EXCESS:
+        with pytest.raises(NcelmError, match="has a probability above 1"):
+            validate._check_backoffs(tmp_path, changed, (*vocabulary.words, "<s>"))
+    else:
+        validate._check_backoffs(tmp_path, changed, (*vocabulary.words, "<s>"))
+
+
+# -- bombs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (UNIGRAMS.replace("\n\n\\end", "\n" + "-1\tx\n" * 100_000 + "\n\\end"), "more 1-grams than the header says, 3"),
+        (BIGRAMS.format(backoff="0", b="-1\ta b\n-1"), "more 2-grams than the header says, 1"),
+        ("\n" * 10_000_000, "more than 1,000 blank lines"),
+        (UNIGRAMS.replace("\n\n\\1", "\n" * 5000 + "\\1"), "more than 1,000 blank lines"),
+        (BIGRAMS.format(backoff="0", b="-1\t" + "x" * 20_000_000), "not a text file"),
+    ],
+    ids=["unigrams", "bigrams", "newlines", "newlines inside", "long line"],
+)
+@pytest.mark.parametrize("compressed", [False, True])
+def test_counts_and_sizes_are_enforced_while_reading(tmp_path, content, message, compressed):
+    data = content.encode()
+    (tmp_path / "a.arpa").write_bytes(gzip.compress(data, 1) if compressed else data)
+    with pytest.raises(NcelmError, match=message):
+        import_arpa(tmp_path / "a.arpa", tmp_path / "run")

@@ -223,7 +223,11 @@ def test_bad_answers_and_options(folder, tmp_path, capsys):
     refused(capsys, ["complete", folder / "ngram", "a sentence without a gap " * 20], "mark its gap with _____")
     refused(capsys, ["complete", folder / "ngram", questions, "--choices", "a,b"], "--choices goes with a sentence")
     refused(capsys, ["complete", folder / "ngram", "a __ b __ c", "--choices", "a,b"], "the sentence has 2 gaps")
-    refused(capsys, ["complete", folder / "ngram", "a __ b", "--count", "0"], "is 0: give at least 1")
+    refused(
+        capsys,
+        ["complete", folder / "ngram", "a __ b", "--count", "0"],
+        "--count is 0: give a whole number, at least 1",
+    )
     refused(
         capsys,
         ["complete", folder / "ngram", "a __ b", "--answers", tmp_path / "answers"],

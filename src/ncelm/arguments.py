@@ -45,7 +45,7 @@ def shown(value: object) -> str:
     try:
         text = " ".join(repr(value).split())
     except Exception:  # an int with thousands of digits, or an error in __repr__
-        text = f"a {type(value).__name__}"
+        text = f"a value of type {type(value).__name__}"
     return text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "…"
 
 
@@ -71,12 +71,17 @@ def check_int(name: str, value: object, low: int | None = None, high: int | None
 
 def check_ints(name: str, value: object, low: int | None = None) -> list[int]:
     """Return a list of whole numbers, none of them lower than `low`."""
-    numbers = _list(name, value, "a list of whole numbers")
-    if set(map(type, numbers)) <= {int}:  # as fast as possible: a vocabulary may have a million counts
-        for extreme in (min(numbers), max(numbers)) if numbers else ():
-            check_int(name, extreme, low)
-        return numbers
-    return [check_int(name, number, low) for number in numbers]
+    expected = "a list of whole numbers" + ("" if low is None else f", at least {low:,}")
+    is_array = isinstance(value, np.ndarray) and value.dtype.kind in "iu"
+    numbers = _list(name, value.tolist() if is_array else value, expected)  # type: ignore[attr-defined]
+    try:
+        if numbers and set(map(type, numbers)) == {int}:  # as fast as possible: a vocabulary may have a million counts
+            check_int(name, min(numbers), low)
+            check_int(name, max(numbers), low)
+            return numbers
+        return [check_int(name, number, low) for number in numbers]
+    except (ArgumentError, ArgumentTypeError) as error:  # name the whole list
+        raise type(error)(_message(name, value, expected)) from None
 
 
 def check_ids(name: str, value: object) -> npt.NDArray[np.integer]:
@@ -115,7 +120,12 @@ def check_float(
 
 def check_floats(name: str, value: object) -> list[float]:
     """Return a list of finite numbers, as floats."""
-    return [check_float(name, number) for number in _list(name, value, "a list of numbers")]
+    expected = "a list of finite numbers"
+    numbers = _list(name, value, expected)
+    try:
+        return [check_float(name, number) for number in numbers]
+    except (ArgumentError, ArgumentTypeError) as error:
+        raise type(error)(_message(name, value, expected)) from None
 
 
 def _float_range(low: float, high: float, positive: bool) -> str:

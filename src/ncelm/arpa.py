@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+from ncelm.arguments import check_bool, check_callable, check_path
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.files import atomic_folder, check_not_existing, open_regular
@@ -17,12 +18,15 @@ from ncelm.text.store import Boundary, TokenStore
 
 def export_arpa(run_folder: Path | str, path: Path | str, progress: OnNgrams | None = None) -> LanguageModel:
     """Write the n-gram model of a run to a new ARPA file, compressed if its name ends with .gz; return the model."""
+    run_folder, path = check_path("run_folder", run_folder), check_path("path", path)
+    check_callable("progress", progress)
+    check_not_existing(path)
     lm = LanguageModel.load(run_folder)
     if not isinstance(lm.model, NGramModel):
         raise NcelmError(
             f"{run_folder} is not an n-gram model, and cannot be written as an ARPA file: give a run of `ncelm ngram`"
         )
-    write_arpa(Path(path), lm.model, lm.vocabulary, progress)
+    write_arpa(path, lm.model, lm.vocabulary, progress)
     return lm
 
 
@@ -38,9 +42,12 @@ def import_arpa(
     With `like`, a token store or a run, the model has the word ids and the tokenization of `like`, so that it can be
     evaluated on that store and mixed with its models. Otherwise words are separated by blanks.
     """
-    path, out = Path(path), Path(out)
+    path, out = check_path("path", path), check_path("out", out)
+    like = None if like is None else check_path("like", like, "the path of a token store or of a run")
+    check_bool("lowercase", lowercase)
+    check_callable("progress", progress)
     check_not_existing(out)
-    origin = _origin_of(Path(like)) if like else None
+    origin = _origin_of(like) if like else None
     if origin and lowercase:
         raise NcelmError("`like` determines the tokenization: leave `lowercase` out")
     model, vocabulary = read_arpa(path, origin.vocabulary if origin else None, progress)

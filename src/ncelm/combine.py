@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from ncelm.arguments import check_callable, check_floats, check_int, check_path, check_paths, check_str
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.files import atomic_folder, check_not_existing
-from ncelm.kernels.threads import Team
+from ncelm.kernels.threads import Team, check_threads
 from ncelm.language_model import LanguageModel, load_scorer
 from ncelm.models import description, ensemble, mixture
 from ncelm.models.base import Scorer, corpus_view
@@ -19,7 +20,7 @@ from ncelm.models.load import component_references
 from ncelm.models.mixture import Mixture
 from ncelm.models.ngram.query import NGramModel
 from ncelm.models.questions import GeneratedQuestion, generate_questions
-from ncelm.text.store import TokenStore
+from ncelm.text.store import TokenStore, store_or_path
 
 MAX_WORDS = 20_000_000  # of held-out text used to learn mixture weights; bounds the memory
 MIN_QUESTIONS = 20  # per component of an ensemble
@@ -42,7 +43,9 @@ def mix(
     Without `weights`, the weights maximize the likelihood of a split of a store, by default the store of the first run
     that has one. `out` refers to its components, which must not be moved.
     """
-    paths, out = [Path(path) for path in runs], Path(out)
+    paths, out = check_paths("runs", runs), check_path("out", out)
+    given = None if weights is None else _checked_weights(weights, len(paths))
+    _check_others(store, split, threads, progress)
     if len(paths) < 2:
         raise NcelmError("a mixture needs at least two components: give two or more runs")
     check_not_existing(out)
@@ -51,11 +54,11 @@ def mix(
         _check_compatible(paths[0], components[0], path, component)
     origins = [_read_origin(path) for path in paths]
     origin = next((origin for origin in origins if origin.store), origins[0])
-    if weights is None:
+    if given is None:
         held_out = description.open_store(store, origin.store, ", or give `weights`")
         mixture_weights = _learned_weights(components, held_out, split, threads, progress)
     else:
-        mixture_weights = _checked_weights(weights, len(components))
+        mixture_weights = given
     with atomic_folder(out) as folder:
         description.write_description(
             folder,
@@ -63,10 +66,19 @@ def mix(
             origin,
             parts=component_references(paths),
             weights=mixture_weights.tolist(),
-            weights_from=split if weights is None else "given",
+            weights_from=split if given is None else "given",
         )
     model = Mixture(tuple(component.model for component in components), mixture_weights)
     return LanguageModel.of(model, origin, threads)
+
+
+def _check_others(store: object, split: object, threads: object, progress: object) -> None:
+    """Raise an error for an invalid argument that `mix` and `blend` share."""
+    if store is not None:
+        store_or_path("store", store)
+    check_str("split", split)
+    check_threads(threads)
+    check_callable("progress", progress)
 
 
 def _read_origin(path: Path) -> description.Origin:
@@ -89,11 +101,11 @@ def _check_compatible(first: Path, a: LanguageModel, other: Path, b: LanguageMod
 
 def _checked_weights(weights: Sequence[float], components: int) -> np.ndarray:
     """Return the given weights, scaled to a sum of exactly 1."""
-    values = np.array(weights, np.float64)
+    values = np.array(check_floats("weights", weights), np.float64)
     if len(values) != components or not (values >= 0).all() or not 0.999 < values.sum() < 1.001:
+        given = " ".join(f"{w:g}" for w in values) or "empty"
         raise NcelmError(
-            f"`weights` are {' '.join(f'{w:g}' for w in weights)}: give one for each of the {components} runs, not "
-            "negative, with a sum of 1"
+            f"`weights` are {given}: give one for each of the {components} runs, not negative, with a sum of 1"
         )
     return values / float(values.sum())
 
@@ -137,7 +149,8 @@ def blend(
     has one. The accuracy, in percent, is "percent" for the ensemble, by cross-validation, and "parts_percent" for its
     components. `out` refers to its components, which must not be moved.
     """
-    paths, out = [Path(path) for path in runs], Path(out)
+    paths, out, seed = check_paths("runs", runs), check_path("out", out), check_int("seed", seed, 0)
+    _check_others(store, split, threads, progress)
     if len(paths) < 2:
         raise NcelmError("an ensemble needs at least two components: give two or more runs")
     check_not_existing(out)

@@ -15,13 +15,26 @@ The sentence is tokenized like the training text of the model, as a whole, with 
 import csv
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ncelm.errors import NcelmError
-from ncelm.models.base import Gap, Scorer
+from ncelm.arguments import (
+    check,
+    check_bool,
+    check_callable,
+    check_int,
+    check_iterable,
+    check_path,
+    check_str,
+    check_strings,
+    check_type,
+    set_checked,
+    shown,
+)
+from ncelm.errors import ArgumentError, NcelmError
+from ncelm.models.base import Gap, Scorer, check_scorer
 from ncelm.text.readers import read_lines
 from ncelm.text.settings import TextSettings
 
@@ -39,6 +52,13 @@ class Question:
     id: str  # empty for a sentence that is not from a file
     sentence: str  # with _____ in the gap
     choices: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Validate the fields; a list of choices becomes a tuple."""
+        check_str("id", self.id)
+        check_str("sentence", self.sentence)
+        set_checked(self, "choices", tuple(check_strings("choices", self.choices)))
+        check("choices", self.choices, len(self.choices) > 0, "at least one word")
 
     def gap(self, text: TextSettings) -> Gap:
         """Return the question tokenized with these settings."""
@@ -109,6 +129,7 @@ def rank(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Ranking]:
     """Return a model's ranking of the choices of each question."""
+    check_bool("normalised", normalised)
     return select_rankings(rank_both(scorer, questions, progress), normalised)
 
 
@@ -124,6 +145,9 @@ def rank_both(
 
     The keys are "normalised" and "unnormalised". `progress` is called with the number of questions done and the total.
     """
+    check_scorer("scorer", scorer)
+    questions = _check_questions(questions)
+    check_callable("progress", progress)
     rankings: dict[str, list[Ranking]] = {"normalised": [], "unnormalised": []}
     gaps = (question.gap(scorer.text) for question in questions)
     for question, both in zip(questions, scorer.choice_scores(gaps), strict=True):
@@ -135,21 +159,37 @@ def rank_both(
     return {"normalised": rankings["normalised"]} if same else rankings
 
 
+def _check_questions(questions: object) -> list[Question]:
+    """Return a list of questions."""
+    found = list(check_iterable("questions", questions, "a list of questions"))
+    check_type("questions", found, all(isinstance(each, Question) for each in found), "a list of questions")
+    return found
+
+
 def accuracy(rankings: Sequence[Ranking], answers: dict[str, str]) -> Accuracy:
     """Return the accuracy of rankings; `answers` are the correct letters by id."""
+    found = list(check_iterable("rankings", rankings, "a list of rankings"))
+    check_type("rankings", found, all(isinstance(each, Ranking) for each in found), "a list of rankings")
+    check("rankings", found, len(found) > 0, "at least one ranking")
+    check_type("answers", answers, isinstance(answers, Mapping), "a dictionary of ids and letters")
+    for ranking in found:
+        if ranking.id not in answers:
+            raise ArgumentError(f"`answers` has no answer to question {shown(ranking.id)}: give the answers to all")
     return Accuracy(sum(ranking.letter == answers[ranking.id] for ranking in rankings), len(rankings))
 
 
 def most_likely(scorer: Scorer, sentence: str, n: int = 10) -> list[tuple[str, float]]:
     """Return the n words with the highest scores in the gap of a sentence, and their scores."""
-    if n < 1:
-        raise NcelmError(f"the number of words to show is {n}: give at least 1")
+    check_scorer("scorer", scorer)
+    sentence, n = check_str("sentence", sentence), check_int("n", n, 1)
     gap = parse_gap(sentence, (), scorer.text, "the sentence")
     return scorer.most_likely(gap.before, gap.after, n)
 
 
 def unknown_choices(scorer: Scorer, choices: Sequence[str]) -> list[str]:
     """Return the choices with a token that is not in the model's vocabulary, and is scored as `<unk>`."""
+    check_scorer("scorer", scorer)
+    choices = check_strings("choices", choices)
     return [choice for choice in choices if any(word not in scorer.vocabulary for word in scorer.text.words(choice))]
 
 
@@ -195,7 +235,7 @@ def as_dict(
 
 def read_questions(path: Path | str) -> list[Question]:
     """Return the questions of a file in CSV or machine format."""
-    path = Path(path)
+    path = check_path("path", path)
     lines = list(read_lines(path, "utf-8"))
     if not lines:
         raise NcelmError(f"{path} is empty: give a file with questions")
@@ -213,7 +253,7 @@ def read_questions(path: Path | str) -> list[Question]:
 
 def read_answers(path: Path | str, questions: Sequence[Question]) -> dict[str, str]:
     """Return the correct letters by the ids of questions, from a file in CSV or machine format."""
-    path = Path(path)
+    path, questions = check_path("path", path), _check_questions(questions)
     answers: dict[str, str] = {}
     for number, line in enumerate(read_lines(path, "utf-8"), 1):
         machine = _MACHINE_LINE.match(line)

@@ -8,6 +8,10 @@ class NcelmError(Exception):
     Any other exception that reaches a user is a bug in ncelm.
     """
 
+    def __init__(self, message: str = "") -> None:
+        # a reason that comes from a library, or the name of a file, may have several lines
+        super().__init__(" ".join(str(message).splitlines()))
+
 
 class ArgumentError(NcelmError, ValueError):
     """An argument with an invalid value."""

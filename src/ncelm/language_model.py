@@ -14,16 +14,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ncelm.errors import NcelmError
+from ncelm.arguments import (
+    check_bool,
+    check_int,
+    check_iterable,
+    check_path,
+    check_str,
+    check_strings,
+    check_type,
+    shown,
+)
+from ncelm.errors import ArgumentTypeError, NcelmError
 from ncelm.kernels import records
-from ncelm.kernels.threads import Team
+from ncelm.kernels.threads import Team, check_threads
 from ncelm.models import load as model_loading
-from ncelm.models.base import ChoiceScores, Gap, Scorer, Table, WordModel
+from ncelm.models.base import ChoiceScores, Gap, Scorer, Table, WordModel, check_words_around, checked_gaps
 from ncelm.models.description import Origin
 from ncelm.models.evaluate import Evaluation, EvaluationSums, evaluate_split
 from ncelm.models.vectors import nearest_words, word_vectors
 from ncelm.text.settings import TextSettings
-from ncelm.text.store import Boundary, TokenStore
+from ncelm.text.store import Boundary, TokenStore, store_or_path
 from ncelm.text.vocabulary import END, Vocabulary
 
 Sentence = str | Sequence[str]  # a line of text, which is tokenized like the training text, or tokens
@@ -77,12 +87,13 @@ class LanguageModel:
     @classmethod
     def load(cls, path: Path | str, threads: int | None = None) -> "LanguageModel":
         """Return the model of a run: a log-bilinear model, a PyTorch model, an n-gram model or a mixture."""
+        path, threads = check_path("path", path), check_threads(threads)
         return cls.of(*model_loading.load_word_model(path), threads=threads)
 
     @classmethod
     def of(cls, model: WordModel, origin: Origin, threads: int | None = None) -> "LanguageModel":
         """Return a language model of a word model and the origin of its training text."""
-        return cls(model, origin.vocabulary, origin.boundary, origin.text, origin.store, threads)
+        return cls(model, origin.vocabulary, origin.boundary, origin.text, origin.store, check_threads(threads))
 
     @property
     def two_sided(self) -> bool:
@@ -93,6 +104,7 @@ class LanguageModel:
 
     def score(self, sentence: Sentence, end: bool = True) -> float:
         """Return log P(sentence), the sum of log P(w|h) over its words."""
+        sentence = _check_sentence("sentence", sentence)
         return next(self.scores_of([sentence], end)).log_probability
 
     def scores_of(
@@ -103,6 +115,10 @@ class LanguageModel:
         With normalised=False, log P(w|h) is approximated by s(w, h), as if Z(h) were 1. NCE trains models to be
         approximately normalised; this is much faster.
         """
+        _check_sentences(sentences, end, normalised)
+        return self._scores_of(sentences, end, normalised)
+
+    def _scores_of(self, sentences: Iterable[Sentence], end: bool, normalised: bool) -> Iterator[SentenceScore]:
         for batch in self._scored_batches(sentences, normalised):
             logs, starts = batch.log_probabilities, np.append(0, batch.ends[:-1] + 1)
             if not end:
@@ -113,12 +129,17 @@ class LanguageModel:
 
     def full_scores(self, sentence: Sentence, end: bool = True) -> list[WordScore]:
         """Return the score of each word of a sentence, the end of the sentence last."""
+        sentence = _check_sentence("sentence", sentence)
         return next(self.full_scores_of([sentence], end))
 
     def full_scores_of(
         self, sentences: Iterable[Sentence], end: bool = True, normalised: bool = True
     ) -> Iterator[list[WordScore]]:
         """Yield `full_scores` of each sentence. Sentences are read lazily; `normalised` is that of `scores_of`."""
+        _check_sentences(sentences, end, normalised)
+        return self._full_scores_of(sentences, end, normalised)
+
+    def _full_scores_of(self, sentences: Iterable[Sentence], end: bool, normalised: bool) -> Iterator[list[WordScore]]:
         unknown = self.vocabulary.unknown_id
         for batch in self._scored_batches(sentences, normalised):
             scores = zip(batch.ids.tolist(), batch.log_probabilities.tolist(), strict=True)
@@ -135,6 +156,7 @@ class LanguageModel:
 
     def evaluate(self, sentences: Iterable[Sentence]) -> Evaluation:
         """Return the perplexity of sentences, each scored on its own, and the counts on which it is based."""
+        _check_sentences(sentences)
         sums, n_sentences, unknown = EvaluationSums(), 0, 0
         for batch in self._scored_batches(sentences):
             sums.add(batch.scores, batch.log_z)
@@ -146,6 +168,7 @@ class LanguageModel:
 
     def evaluate_split(self, store: TokenStore | Path | str, name: str) -> Evaluation:
         """Return the perplexity on a split of a token store, which must have the vocabulary of the model."""
+        store, name = store_or_path("store", store), check_str("name", name)
         store = TokenStore.open(store)
         self.check_store(store)
         with Team(self.threads) as team:
@@ -153,6 +176,7 @@ class LanguageModel:
 
     def check_store(self, store: TokenStore) -> None:
         """Raise `NcelmError` if a store has another vocabulary, boundary or tokenization than the model."""
+        check_type("store", store, isinstance(store, TokenStore), "an open token store")
         if (store.boundary, store.text) != (self.boundary, self.text):
             raise NcelmError(
                 f"{store.path} was prepared with other settings than the model's text ({store.boundary}, {store.text}; "
@@ -172,6 +196,9 @@ class LanguageModel:
         If the model is two-sided, the score is log P(choice | both sides) instead. The unnormalised scores have s(w, h)
         in place of log P(w|h).
         """
+        return self._choice_scores(checked_gaps(gaps))
+
+    def _choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
         gaps, to_fill = tee(gaps)
         filled = ([*gap.before, *choice, *gap.after] for gap in to_fill for choice in gap.choices)
         word_scores = self._word_scores(filled)
@@ -197,6 +224,8 @@ class LanguageModel:
         If the model is not two-sided, only the words that are most likely given its side are scored: `candidates`
         words.
         """
+        before, after = check_words_around(before, after)
+        n, candidates = check_int("n", n, 1), check_int("candidates", candidates, 1)
         words = self.vocabulary
         left, right = words.encode(before), words.encode(after)
         logs = self.model.distribution(left, right, self._pad_id)  # (V,)
@@ -205,7 +234,7 @@ class LanguageModel:
         spelled = [words.word(int(i)) for i in best if np.isfinite(logs[i])]
         if self.two_sided:
             return [(word, float(logs[i])) for word, i in zip(spelled, best, strict=False)]
-        ((scores, _),) = self.choice_scores([Gap(list(before), [[word] for word in spelled], list(after))])
+        ((scores, _),) = self.choice_scores([Gap(before, [[word] for word in spelled], after)])
         order = sorted(range(len(spelled)), key=lambda i: -scores[i])[:n]
         return [(spelled[i], scores[i]) for i in order]
 
@@ -220,12 +249,8 @@ class LanguageModel:
                 yield _ScoredBatch(batch, ids, ends, scores, log_z)
 
     def _words(self, sentence: Sentence) -> list[str]:
-        if isinstance(sentence, str):
-            return self.text.words(sentence)
-        words = list(sentence)
-        if not all(isinstance(word, str) for word in words):
-            raise NcelmError(f"a sentence is a string or a list of strings, not {str(sentence)[:40]}")
-        return words
+        sentence = _check_sentence("sentences", sentence)
+        return self.text.words(sentence) if isinstance(sentence, str) else sentence
 
     def _encode(self, sentences: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all words and sentence ends, (n,), and the indices of the ends, (sentences,)."""
@@ -256,6 +281,25 @@ class LanguageModel:
         return word_vectors(self.model, table)
 
 
+def _check_sentences(sentences: object, end: object = True, normalised: object = True) -> None:
+    """Raise an error for invalid arguments of a method that scores sentences, which are not read."""
+    check_iterable("sentences", sentences, "a list of sentences, or another iterable of them")
+    check_bool("end", end)
+    check_bool("normalised", normalised)
+
+
+def _check_sentence(name: str, sentence: object) -> str | list[str]:
+    """Return a sentence: a string, or a list of words."""
+    if isinstance(sentence, str):
+        return sentence
+    try:
+        return check_strings(name, sentence)
+    except ArgumentTypeError:
+        message = f"`{name}` has {shown(sentence)}: a sentence is a string or a list of strings"
+        raise ArgumentTypeError(message) from None
+
+
 def load_scorer(path: Path | str, threads: int | None = None) -> Scorer:
     """Return the model of a run of any kind, including LSA, PMI and ensembles, which are not language models."""
+    path, threads = check_path("path", path), check_threads(threads)
     return model_loading.load_scorer(path, partial(LanguageModel.of, threads=threads))

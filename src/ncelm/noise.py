@@ -11,12 +11,13 @@ Symbols: V words, N words of training text, k noise samples per target word.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from ncelm.errors import NcelmError
+from ncelm.arguments import check, check_choice, check_float, check_int, check_ints, check_type, shown
+from ncelm.errors import ArgumentError, NcelmError
 from ncelm.kernels import records
 from ncelm.text.store import TokenStore
 
@@ -34,9 +35,7 @@ class Noise:
     @classmethod
     def from_probabilities(cls, probabilities: np.ndarray) -> Self:
         """Return the noise with these weights, which must be positive and finite."""
-        weights = np.asarray(probabilities, np.float64)
-        if weights.ndim != 1 or weights.size == 0:
-            raise NcelmError("a noise distribution needs at least one word, and one weight for each word")
+        weights = _numbers("probabilities", probabilities)
         bad = np.flatnonzero(~(np.isfinite(weights) & (weights > 0)))
         if bad.size:
             raise NcelmError(
@@ -54,7 +53,11 @@ class Noise:
         >>> Noise.from_counts(np.array([6, 2, 0]), "unigram").probabilities.round(3).tolist()
         [0.667, 0.222, 0.111]
         """
-        positive = np.maximum(np.asarray(counts, np.float64), 1.0)  # so that log Pn is finite
+        check_choice("kind", kind, get_args(NoiseKind))
+        numbers, power = _numbers("counts", counts), check_float("power", power, 0, 10)
+        if not (np.isfinite(numbers) & (numbers >= 0)).all():
+            raise ArgumentError("`counts` has a number that is negative or not finite: give the counts of noise words")
+        positive = np.maximum(numbers, 1.0)  # so that log Pn is finite
         match kind:
             case "unigram":
                 return cls.from_probabilities(positive)
@@ -82,12 +85,16 @@ class Noise:
         """
         from ncelm.kernels.noise import draw_words
 
-        out = np.empty(shape, np.int32)
+        sizes = check_ints("shape", shape, 0)
+        check("shape", shape, len(sizes) == 2, "two numbers: examples and noise samples")
+        seed, step = check_int("seed", seed, 0), check_int("step", step, 0)
+        out = np.empty(sizes, np.int32)
         draw_words(np.uint64(seed), np.uint64(step), self.columns, out)
         return out
 
     def table(self, k: int) -> records.NoiseTable:
         """Return the distribution in the form that compiled code accepts, for k noise samples."""
+        k = check_int("k", k, 1)
         return records.NoiseTable(
             columns=self.columns,
             log_k_probability=(self.log_probabilities + np.log(k)).astype(np.float32),
@@ -111,6 +118,8 @@ class BigramNoise:
     @classmethod
     def from_store(cls, store: TokenStore, smoothing: float) -> Self:
         """Return the noise of a training split. The out-of-sentence word, id V, has followers as well."""
+        check_type("store", store, isinstance(store, TokenStore), "an open token store")
+        smoothing = check_float("smoothing", smoothing, 0, positive=True)
         ids, size = store.split("train").ids, len(store.vocabulary)
         previous = np.append(store.pad_id, ids[:-1]).astype(np.int64)  # (N,)
         if store.boundary == "sentence":
@@ -126,7 +135,8 @@ class BigramNoise:
         return self.unigram.probabilities
 
     def log_probabilities(self, before: int) -> npt.NDArray[np.float64]:
-        """Return log Pn(w | before) of every word, (V,)."""
+        """Return log Pn(w | before) of every word, (V,); `before` is an id, V for the out-of-sentence word."""
+        before = check_int("before", before, 0, self.offsets.size - 2)
         followers = self.followers[self.offsets[before] : self.offsets[before + 1]]
         counts = np.bincount(followers, minlength=self.unigram.probabilities.size)  # n(v, w), (V,)
         weights: npt.NDArray[np.float64] = counts + self.smoothing * self.unigram.probabilities
@@ -139,9 +149,23 @@ class BigramNoise:
 
 def noise_of(store: TokenStore, kind: NoiseKind, power: float, smoothing: float) -> Noise | BigramNoise:
     """Return the noise of this kind for the training text of a store."""
+    check_type("store", store, isinstance(store, TokenStore), "an open token store")
+    check_choice("kind", kind, get_args(NoiseKind))
     if kind == "bigram":
         return BigramNoise.from_store(store, smoothing)
     return Noise.from_counts(store.vocabulary.counts, kind, power)
+
+
+def _numbers(name: str, value: object) -> npt.NDArray[np.float64]:
+    """Return an argument that has one number for each word, (V,), at least one."""
+    expected = "one number for each word, and at least one word, to make noise of"
+    try:
+        numbers = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        raise ArgumentError(f"`{name}` is {shown(value)}: give {expected}") from None
+    check(name, value, numbers.ndim == 1 and numbers.size > 0, expected)
+    check_type(name, value, numbers.dtype.kind in "iuf", expected)
+    return numbers.astype(np.float64)
 
 
 def alias_table(probabilities: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32]]:

@@ -34,3 +34,13 @@ def test_standard_input(answer, folder, monkeypatch):
 def test_errors(fails, folder, monkeypatch, words, fragment):
     monkeypatch.chdir(folder)
     fails(["evaluate", *words.split()], fragment)
+
+
+def test_an_infinite_perplexity_is_null(answer, output, tmp_path):
+    (tmp_path / "a.arpa").write_text("\\data\\\nngram 1=2\n\n\\1-grams:\n-5000\t</s>\n0\ta\n\n\\end\\\n")
+    output(["ngram", "from-arpa", tmp_path / "a.arpa", "--out", tmp_path / "run"])
+    (tmp_path / "text").write_text("a\n")
+    result = answer(["evaluate", tmp_path / "run", "--file", tmp_path / "text"])
+    assert result["perplexity"] is None
+    assert result["log_probability"] < -5000
+    assert "perplexity inf" in output(["evaluate", tmp_path / "run", "--file", tmp_path / "text"])

@@ -22,12 +22,14 @@ ROOT = Path(__file__).parents[2]
 PARSERS = [*NAMES, "ngram train", "ngram to-arpa", "ngram from-arpa"]
 
 
-def run_process(arguments, environment=None, **options):
+def run_process(arguments, environment=None, errors_are_read=True, **options):
     """Run the command line in a process of its own; return its exit code, output and errors."""
     command = [sys.executable, "-m", "ncelm", *map(str, arguments)]
     environment = os.environ | {"PYTHONUNBUFFERED": ""} | (environment or {})
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     done = subprocess.run(command, env=environment, **streams | options)
+    if not errors_are_read:
+        return done.returncode
     return done.returncode, done.stdout, without_compilation(done.stderr.decode())
 
 
@@ -221,20 +223,75 @@ def test_a_signal_in_a_callback_is_not_lost(capsys, monkeypatch, stop, code):
     assert capsys.readouterr().err == f"ncelm: stopped by {'Ctrl-C' if code == 130 else 'SIGTERM'}\n"
 
 
-def test_ctrl_c_during_training_leaves_a_checkpoint(folder, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signals_during_training_leave_a_checkpoint(folder, tmp_path, number):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "ncelm", "train", str(folder / "store"), "--out", str(out), "--epochs", "100000"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not (out / "model.safetensors").exists():
         time.sleep(0.01)
         assert process.poll() is None
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     errors = without_compilation(process.communicate(timeout=30)[1])
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert errors.startswith("ncelm: ")
     assert errors.count("\n") == 1
     assert "--resume" in errors
     assert (out / "checkpoint.safetensors").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signals_while_kernels_are_compiled(folder, tmp_path, number):
+    """The answer does not wait for the compiler, which takes seconds for a kernel."""
+    command = [sys.executable, "-m", "ncelm", "score", str(folder / "run")]
+    environment = os.environ | {"NCELM_CACHE_DIR": str(tmp_path)}
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(command, env=environment, text=True, **streams)
+    process.stdin.write("the cat\n")
+    process.stdin.flush()
+    assert "compiling" in process.stderr.readline()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 128 + number
+    assert errors == f"ncelm: stopped by {'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}\n"
+
+
+@pytest.mark.parametrize("arguments", [["score"], ["train", "--out", "new"]], ids=lambda words: words[0])
+def test_too_little_address_space(folder, tmp_path, arguments):
+    """OpenBLAS would wait forever, and LLVM would abort."""
+    resource = pytest.importorskip("resource")
+    name, *options = arguments
+    what = folder / ("store" if name == "train" else "run")
+    code, out, errors = run_process(
+        [name, what, *options],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20)),
+    )
+    assert (code, out) == (2, b"")
+    assert errors.startswith("ncelm: the address space is limited to 400 MB, and ncelm needs at least 1,024 MB: raise")
+    assert errors.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_error_behind_a_full_disk_exits_with_2():
+    with open("/dev/full", "wb") as full:  # noqa: PTH123
+        assert run_process(["trian"], stderr=full, errors_are_read=False) == 2
+
+
+def test_a_killed_export_leaves_nothing_behind_after_the_next_one(folder, tmp_path):
+    script = (
+        "import os, signal\n"
+        "from ncelm.io import files\n"
+        "files.os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "from ncelm.cli.main import main\n"
+        f"main(['export', {str(folder / 'run')!r}, {str(tmp_path / 'vectors')!r}])"
+    )
+    assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
+    assert [name.endswith(".ncelm-partial") for name in os.listdir(tmp_path)] == [True]
+    assert main(["export", str(folder / "run"), str(tmp_path / "other")]) == 0
+    assert os.listdir(tmp_path) == ["other"]
 
 
 def test_a_closed_pipe_is_no_error(folder, tmp_path):

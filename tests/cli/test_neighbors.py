@@ -13,4 +13,4 @@ def test_neighbors(answer, output, folder):
 def test_errors(fails, folder):
     fails(["neighbors", folder / "run", "zebra"], "'zebra'")
     fails(["neighbors", folder / "run"], "no word")
-    fails(["neighbors", folder / "run", "cat", "--count", "0"], " is 0: give at least 1")
+    fails(["neighbors", folder / "run", "cat", "--count", "0"], "--count is 0: give a whole number, at least 1")

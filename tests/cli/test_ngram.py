@@ -38,7 +38,7 @@ def test_ngrams_there_and_back_and_mixed(answer, output, capsys, folder, tmp_pat
 def test_errors(fails, folder, tmp_path):
     store, out = folder / "store", tmp_path / "out"
     for order in (0, 20, -1):
-        fails(["ngram", "train", store, "--order", order, "--out", out], f"--order is {order}: give a number")
+        fails(["ngram", "train", store, "--order", order, "--out", out], f"--order is {order}: give a whole number")
     fails(["ngram", "train", store, "--min-counts", "2", "--out", out], "--min-counts are 2")
     fails(["ngram", "to-arpa", folder / "run", tmp_path / "a"], "is not an n-gram model")
     fails(["ngram", "from-arpa", folder / "text", "--out", out], "ends before \\end\\")

@@ -11,7 +11,6 @@ from ncelm.errors import NcelmError
 from ncelm.language_model import LanguageModel, load_scorer
 from ncelm.models.base import Gap
 from ncelm.models.load import load_vectors
-from ncelm.text.archives import REPORT, summary
 from ncelm.text.store import TokenStore
 
 SENTENCES = [*sentences(31, 3), "", "zebra", WORDS[0], f"{WORDS[3]} zebra {WORDS[4].upper()}"]
@@ -61,9 +60,7 @@ def _answer_of_store(path: Path) -> Answer:
         digest = hashlib.sha256(split.ids.tobytes() + split.sentences.tobytes()).hexdigest()
         answer.append((name, digest, split.tokens, split.n_sentences, split.unknown, str(split.ids.dtype)))
     if splitter := store.sentence_splitter():
-        answer.append(list(splitter.split("Mr. Baran met Dr. Dotom. It was late. Mr. Baran left.")))
-    if (path / REPORT).exists():
-        answer.append(summary(path))
+        answer.append(list(splitter.sentences("Mr. Baran met Dr. Dotom. It was late. Mr. Baran left.")))
     return answer
 
 

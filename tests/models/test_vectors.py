@@ -28,7 +28,7 @@ def test_nearest_words_have_the_largest_cosines():
     [
         ("zebra", 3, "'zebra' is not in the model's vocabulary of 7 words"),
         ("East", 3, "'East' is not in"),
-        ("east", 0, "the number of words to show is 0: give at least 1"),
+        ("east", 0, "`n` is 0: give a whole number, at least 1"),
         ("nowhere", 3, "'nowhere' has no vector"),
     ],
 )
@@ -44,7 +44,7 @@ def test_tables_of_a_model(tied_embeddings):
     np.testing.assert_array_equal(word_vectors(model), model.context_vectors[:5])
     np.testing.assert_array_equal(word_vectors(model, "target"), model.target_vectors)
     assert np.array_equal(word_vectors(model), word_vectors(model, "target")) == tied_embeddings
-    with pytest.raises(NcelmError, match="choose context or target"):
+    with pytest.raises(NcelmError, match="give one of context, target"):
         word_vectors(model, "both")
 
 

@@ -1,6 +1,8 @@
 """Extraction of texts from archives and compressed files, and the report on Project Gutenberg works."""
 
 import gzip
+import io
+import os
 import re
 import tarfile
 from itertools import islice
@@ -165,3 +167,97 @@ def test_works_of_the_challenge(shared_data, tmp_path):
         text = each.path.read_text()
         assert "PUBLIC DOMAIN ETEXTS" not in text
         assert len(text) > 10_000
+
+
+# -- names, damage -----------------------------------------------------------------------------------------------------
+
+
+def numbered(n):
+    return f"The text number{n} is here. It was a dark and stormy night.\n".encode() * 3
+
+
+PROSE_OPTIONS = {"punkt": "train", "valid_sentences": 0, "test_sentences": 0}
+
+
+@pytest.mark.parametrize("gutenberg", [False, True])
+def test_archives_of_the_same_name_are_not_mixed(tmp_path, gutenberg):
+    packed = []
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        files = {f"{i}.txt": numbered(f"{folder}{i}") for i in range(3)}
+        packed.append(make_tar(tmp_path / folder / "w.tar", files, "w"))
+    store = prepare(packed, out=tmp_path / "store", gutenberg=gutenberg, **PROSE_OPTIONS)
+    words = words_of(store)
+    assert [words.count(f"number{folder}{i}") for folder in "ab" for i in range(3)] == [3] * 6
+    if gutenberg:
+        names = [line.split("\t")[0] for line in (tmp_path / "store/works.tsv").read_text().splitlines()[1:]]
+        assert len(set(names)) == 6
+
+
+def test_an_archive_with_two_files_of_the_same_name_is_an_error(tmp_path):
+    """Files that were appended to an archive replace earlier ones only when it is unpacked."""
+    with tarfile.open(tmp_path / "w.tar", "w") as tar:
+        for content in (numbered(1), numbered(2)):
+            member = TarInfo("same.txt")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    with pytest.raises(NcelmError, match=r"w.tar has two files named 'same.txt': unpack it"):
+        prepare(tmp_path / "w.tar", out=tmp_path / "store", **PROSE_OPTIONS)
+
+
+def test_a_damaged_tar_is_not_a_shorter_one(tmp_path):
+    whole = make_tar(tmp_path / "w.tar", {f"{i}.txt": numbered(i) for i in range(4)}, "w").read_bytes()
+    headers = [m.start() - 257 for m in re.finditer(rb"ustar", whole)]
+    assert len(headers) == 4
+    flipped = bytearray(whole)
+    flipped[headers[1] + 130] ^= 1
+    for name, content in {
+        "a flipped bit": bytes(flipped),
+        "truncated before the third": whole[: headers[2]],
+        "truncated in the third header": whole[: headers[2] + 100],
+        "truncated in the third file": whole[: headers[2] + 600],
+        "zeros instead of a header": whole[: headers[2]] + bytes(512) + whole[headers[2] + 512 :],
+        "two archives": whole + whole,
+    }.items():
+        (tmp_path / "bad.tar").write_bytes(content)
+        with pytest.raises(NcelmError, match=r"bad.tar is (damaged|truncated)"):
+            prepare(tmp_path / "bad.tar", out=tmp_path / "store", **PROSE_OPTIONS)
+        assert not (tmp_path / "store").exists(), name
+
+
+def test_faults_name_the_file_in_the_archive(tmp_path):
+    for content, message in (
+        (gzip.compress(b"A text. " * 500)[:-12], "is damaged or not a gzip file"),
+        (b"no gzip", "is damaged or not a gzip file"),
+        (gzip.compress(b"caf\xe9 " * 500), "is not UTF-8"),
+    ):
+        packed = make_tar(tmp_path / "w.tar", {"good.txt": numbered(1), "bad.txt.gz": content}, "w")
+        with pytest.raises(NcelmError, match=f"^w.tar/bad.txt.gz {message}"):
+            prepare(packed, out=tmp_path / "store", **PROSE_OPTIONS)
+
+
+def test_names_that_are_not_unicode(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / os.fsdecode(b"caf\xe9.txt")).write_bytes(numbered(1))
+    prepare(tmp_path / "texts", out=tmp_path / "store", gutenberg=True, **PROSE_OPTIONS)
+    assert r"caf\udce9.txt" in (tmp_path / "store/works.tsv").read_text()
+
+
+@pytest.mark.parametrize("name", ["bomb.txt.gz", "bomb.tar.gz"])
+def test_a_file_that_expands_too_much_is_refused(tmp_path, monkeypatch, name):
+    monkeypatch.setattr("ncelm.io.compressed.FREE_BYTES", 1 << 20)
+    zeros = b"a b c. \n\n" * 1_000_000
+    if name == "bomb.tar.gz":
+        make_tar(tmp_path / name, {f"{i}.txt": zeros[:2_000_000] for i in range(5)}, "w:gz")
+    else:
+        (tmp_path / name).write_bytes(gzip.compress(zeros))
+    with pytest.raises(NcelmError, match=f"{name} expands to more than 250 times its size"):
+        prepare(tmp_path / name, out=tmp_path / "store", **PROSE_OPTIONS)
+
+
+def test_a_pipe_in_a_folder_is_an_error(tmp_path):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts/a.txt").write_bytes(numbered(1))
+    os.mkfifo(tmp_path / "texts/pipe")
+    with pytest.raises(NcelmError, match="pipe is a pipe or a device, not a file"):
+        prepare(tmp_path / "texts", out=tmp_path / "store", **PROSE_OPTIONS)

@@ -155,12 +155,12 @@ def test_a_state_without_a_field_is_an_error():
 
 def test_states_that_do_not_fit_the_length_of_the_run_are_impossible():
     state = snapshot_of(Sgd())[0].state  # epoch 1, step 2
-    assert state.is_possible(epochs=3, steps_per_epoch=5)
-    assert state.is_possible(epochs=3, steps_per_epoch=2)  # the epoch has not been validated
-    assert not state.is_possible(epochs=3, steps_per_epoch=1)
-    assert not state.is_possible(epochs=1, steps_per_epoch=5)
+    assert state.is_possible(epochs=3, steps_per_epoch=5, learning_rate=1.0)
+    assert state.is_possible(epochs=3, steps_per_epoch=2, learning_rate=1.0)  # the epoch has not been validated
+    assert not state.is_possible(epochs=3, steps_per_epoch=1, learning_rate=1.0)
+    assert not state.is_possible(epochs=1, steps_per_epoch=5, learning_rate=1.0)
     state.best_epoch = 2
-    assert not state.is_possible(epochs=3, steps_per_epoch=5)
+    assert not state.is_possible(epochs=3, steps_per_epoch=5, learning_rate=1.0)
 
 
 @pytest.mark.parametrize("change", [*IMPOSSIBLE[:4], {"step": 10**6}, {"epoch": 7}, {"other": 1}], ids=str)

@@ -6,6 +6,7 @@ Tests use NCE and Adagrad; those that need another kernel are marked as slow, an
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from safetensors.numpy import load_file
 from tests.helpers import model_bytes
 
-from ncelm.errors import DivergedError, NcelmError
+from ncelm.errors import DivergedError, NcelmError, Terminated
 from ncelm.io import run
 from ncelm.io.metrics import Metrics
 from ncelm.language_model import LanguageModel
@@ -444,3 +445,102 @@ def test_tiny_texts_do_not_diverge(tmp_path):
         store = prepare(train=tmp_path / f"{i}.txt", out=tmp_path / f"s{i}")
         train(store, tmp_path / f"r{i}", dim=10)
         assert np.isfinite(LanguageModel.load(tmp_path / f"r{i}").perplexity(["a b"]))
+
+
+# -- SIGTERM, changes of the store -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("number", "kind"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, Terminated)])
+def test_signals_during_validation_are_answered_and_resumed(store, tmp_path, monkeypatch, number, kind):
+    """The checkpoint says that all minibatches of the epoch are done; the resumed run validates."""
+    options = {"epochs": 3, "schedule": "halve", "watch": ["test"], **SMALL}
+    train(store, tmp_path / "whole", **options)
+    original, validations = loop.evaluate.evaluate_split, []
+
+    def evaluate_and_signal(model, store, name, team):
+        validations.append(name)
+        if len(validations) in (1, 4):  # of the validation split, and of the test split of the second epoch
+            os.kill(os.getpid(), number)
+            time.sleep(60)
+        return original(model, store, name, team)
+
+    monkeypatch.setattr(loop.evaluate, "evaluate_split", evaluate_and_signal)
+    for _ in range(2):
+        with pytest.raises(kind, match=r"stopped by .*; a checkpoint is in .*: continue with `resume`") as caught:
+            train(store, tmp_path / "broken", resume=True, **options)
+        assert type(caught.value) is kind
+    train(store, tmp_path / "broken", resume=True, **options)
+    assert len(validations) > 6
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "broken")
+    whole, broken = records_of(tmp_path / "whole"), records_of(tmp_path / "broken")
+    assert [record["valid_perplexity"] for record in whole] == [record["valid_perplexity"] for record in broken]
+
+
+def test_sigterm_writes_a_checkpoint(store, tmp_path):
+    def terminate(progress):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    former = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(Terminated, match="stopped by SIGTERM; a checkpoint is in"):
+        train(store, tmp_path / "run", epochs=3, progress=terminate, **SMALL)
+    assert signal.getsignal(signal.SIGTERM) is former
+    assert (tmp_path / "run" / run.CHECKPOINT).exists()
+
+
+CHANGES = {
+    "permuted": lambda content: content[::-1],
+    "overwritten": lambda content: b"\xff" * len(content),
+    "truncated": lambda content: content[:100],
+    "removed": None,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_store_that_changes_during_training(store, tmp_path, change):
+    """Training stops with one line. Nothing is lost: the run continues with the restored store, to the same bytes."""
+    shutil.copytree(store.path, tmp_path / "store")
+    train(store, tmp_path / "whole", epochs=2, **SMALL)
+    path = tmp_path / "store/train.ids"
+    content = path.read_bytes()
+
+    def modify(progress):
+        if CHANGES[change] is None:
+            path.unlink(missing_ok=True)
+        else:
+            with path.open("r+b") as file:  # in place, as a careless program does
+                file.truncate(len(CHANGES[change](content)))
+                file.write(CHANGES[change](content))
+
+    with pytest.raises(NcelmError, match=r"train.ids was changed while it was in use.*; a checkpoint is in .*`resume`"):
+        train(tmp_path / "store", tmp_path / "run", epochs=2, progress=modify, **SMALL)
+    with pytest.raises(NcelmError, match="prepare the store again"):
+        train(tmp_path / "store", tmp_path / "run", epochs=2, resume=True, **SMALL)
+    path.write_bytes(content)
+    train(tmp_path / "store", tmp_path / "run", epochs=2, resume=True, **SMALL)
+    assert model_bytes(tmp_path / "whole") == model_bytes(tmp_path / "run")
+
+
+def test_a_store_that_is_only_copied_does_not_matter(store, tmp_path):
+    shutil.copytree(store.path, tmp_path / "store")
+    path = tmp_path / "store/train.ids"
+
+    def touch(progress):
+        content = path.read_bytes()
+        path.unlink()
+        path.write_bytes(content)
+
+    train(tmp_path / "store", tmp_path / "run", epochs=1, progress=touch, **SMALL)
+
+
+@pytest.mark.parametrize("name", [run.MODEL, run.METRICS, run.CHECKPOINT])
+def test_a_finished_run_with_damaged_files_is_not_resumed(store, tmp_path, name):
+    train(store, tmp_path / "run", epochs=1, **SMALL)
+    train(store, tmp_path / "run", epochs=1, resume=True, **SMALL)
+    path = tmp_path / "run" / name
+    content = path.read_bytes()
+    changed = bytearray(content)
+    changed[len(changed) // 2] ^= 1
+    for bad in (content[:-3], bytes(changed)):
+        path.write_bytes(bad)
+        with pytest.raises(NcelmError, match=r"damaged|truncated"):
+            train(store, tmp_path / "run", epochs=1, resume=True, **SMALL)

@@ -48,6 +48,7 @@ examples:
     )
     parser.add_argument(
         "--count",
+        dest="n",
         type=whole_number,
         default=10,
         metavar="N",
@@ -88,7 +89,7 @@ def _fill(arguments: argparse.Namespace) -> None:
     scorer = load_scorer(arguments.run, arguments.threads)
     announce_compilation()
     if arguments.choices is None:
-        found = completion.most_likely(scorer, arguments.questions, arguments.count)
+        found = completion.most_likely(scorer, arguments.questions, arguments.n)
     else:
         choices = tuple(choice.strip() for choice in arguments.choices.split(","))
         question = completion.Question("", arguments.questions, choices)

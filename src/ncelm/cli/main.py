@@ -62,6 +62,7 @@ def _run(words: Sequence[str]) -> int:
             print(f"ncelm {__version__}")
         else:
             from ncelm.cli.parser import Parser
+            from ncelm.io.machine import check_address_space
 
             command = _module_of(words[0])
             parser = Parser(prog=f"ncelm {words[0]}", words=words[1:])
@@ -72,6 +73,7 @@ def _run(words: Sequence[str]) -> int:
             except SystemExit:  # --help has been printed
                 arguments = None
             if arguments:
+                check_address_space()
                 command.run(arguments)
         sys.stdout.flush()
     except (NcelmError, KeyboardInterrupt) as error:

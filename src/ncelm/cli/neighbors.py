@@ -19,7 +19,7 @@ example:
     add_run(parser, "train or lsa")
     parser.add_argument("words", nargs="*", default=[], metavar="WORD", help="The words to look up.")
     parser.add_argument(
-        "--count", type=whole_number, default=10, metavar="N", help="The number of neighbors of each word."
+        "--count", dest="n", type=whole_number, default=10, metavar="N", help="The number of neighbors of each word."
     )
     add_table(parser)
     add_json(parser)
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ncelm.language_model import load_scorer
 
     lm = load_scorer(arguments.run)
-    found = {word: lm.neighbors(word, arguments.count, arguments.table) for word in arguments.words}
+    found = {word: lm.neighbors(word, arguments.n, arguments.table) for word in arguments.words}
     if arguments.json:
         print_json({word: [{"word": w, "cosine": c} for w, c in nearest] for word, nearest in found.items()})
         return

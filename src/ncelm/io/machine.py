@@ -3,12 +3,16 @@
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ncelm.errors import NcelmError
+
+# Address space of the libraries: Python, NumPy, SciPy and LLVM while it compiles. 900 MB are enough.
+LIBRARIES_BYTES = 1 << 30
 
 
 def available_cores() -> int:
@@ -17,13 +21,51 @@ def available_cores() -> int:
 
 
 def total_memory() -> int | None:
-    """Return the size of the main memory in bytes, or None if it is unknown."""
+    """Return the memory that this process may use, in bytes, or None if it is unknown.
+
+    It is the size of the main memory, or less if a container or `ulimit -v` sets a limit.
+    """
     import psutil
 
+    limits = [_container_memory(), address_space_limit()]
+    with suppress(OSError):  # no /proc
+        limits.append(psutil.virtual_memory().total)
+    known = [limit for limit in limits if limit is not None]
+    return max(min(known), 0) if known else None
+
+
+def _container_memory() -> int | None:
+    """Return the memory limit of the container (cgroup), if there is one."""
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):  # "max": no limit
+            return int(Path(path).read_text())
+    return None
+
+
+def address_space_limit() -> int | None:
+    """Return the limit of the address space that `ulimit -v` sets, without what Python's libraries take of it."""
     try:
-        return psutil.virtual_memory().total
-    except OSError:  # no /proc
+        import resource
+    except ImportError:  # Windows
         return None
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit - LIBRARIES_BYTES
+
+
+def check_address_space() -> None:
+    """Raise an error if `ulimit -v` leaves no room for Python's libraries.
+
+    Without memory, LLVM aborts and OpenBLAS waits forever: this must be called before they are loaded.
+    """
+    limit = address_space_limit()
+    if limit is None:
+        return
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each thread reserves memory; ncelm has threads of its own
+    if limit < 0:
+        raise NcelmError(
+            f"the address space is limited to {(limit + LIBRARIES_BYTES) >> 20:,} MB, and ncelm needs at least "
+            f"{LIBRARIES_BYTES >> 20:,} MB: raise the limit (ulimit -v)"
+        )
 
 
 def check_memory(what: str, needed: int, remedy: str) -> None:

@@ -16,6 +16,8 @@ from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from ncelm.arguments import check_iterable, check_strings, check_type, shown
+from ncelm.errors import ArgumentTypeError
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team
 from ncelm.text.settings import TextSettings
@@ -92,6 +94,31 @@ class Scorer(Protocol):
 
     def neighbors(self, word: str, n: int = 10, table: Table = "context") -> list[tuple[str, float]]:
         """Return the n words with the nearest vectors by cosine similarity, and the similarities."""
+
+
+def check_scorer(name: str, value: object) -> None:
+    """Raise `ArgumentTypeError` unless an argument is a model that ranks words for gaps."""
+    valid = all(hasattr(value, method) for method in ("vocabulary", "text", "choice_scores", "most_likely"))
+    check_type(name, value, valid and not isinstance(value, type), "a model, such as ncelm.load_scorer returns")
+
+
+def checked_gaps(gaps: object) -> Iterator[Gap]:
+    """Return the gaps of an argument `gaps`. They are read and checked lazily."""
+    return map(_checked_gap, check_iterable("gaps", gaps, "a list of gaps"))
+
+
+def _checked_gap(gap: object) -> Gap:
+    if not isinstance(gap, Gap):
+        raise ArgumentTypeError(f"`gaps` has {shown(gap)}: give a list of ncelm.models.base.Gap")
+    check_words_around(gap.before, gap.after)
+    for choice in check_iterable("choices", gap.choices, "a list of lists of words"):
+        check_strings("choices", choice)
+    return gap
+
+
+def check_words_around(before: object, after: object) -> tuple[list[str], list[str]]:
+    """Return the words before and after a gap."""
+    return check_strings("before", before), check_strings("after", after)
 
 
 def corpus_view(split: Split, store: TokenStore, context: int = 0) -> records.Corpus:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ncelm.arguments import check_int
 from ncelm.errors import NcelmError
-from ncelm.models.base import ChoiceScores, Gap, Scorer, Table
+from ncelm.models.base import ChoiceScores, Gap, Scorer, Table, check_words_around, checked_gaps
 from ncelm.text.settings import TextSettings
 from ncelm.text.vocabulary import Vocabulary
 
@@ -32,15 +33,17 @@ class Ensemble:
 
     def choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
         """Return the weighted sum of the components' scores of each choice."""
-        for each in component_scores(self.components, list(gaps)):
-            scores = (each @ self.weights.ravel()).tolist()
-            yield ChoiceScores(scores, scores)
+        scored = component_scores(self.components, list(checked_gaps(gaps)))
+        sums = ((each @ self.weights.ravel()).tolist() for each in scored)
+        return (ChoiceScores(scores, scores) for scores in sums)
 
     def most_likely(self, before: Sequence[str], after: Sequence[str], n: int = 10) -> list[tuple[str, float]]:
         """Return the n words with the highest scores, of the most likely words of each component."""
+        before, after = check_words_around(before, after)
+        n = check_int("n", n, 1)
         found = [each.most_likely(before, after, CANDIDATES_PER_WORD * n) for each in self.components]
         words = list(dict.fromkeys(word for each in found for word, _ in each))
-        ((scores, _),) = self.choice_scores([Gap(list(before), [[word] for word in words], list(after))])
+        ((scores, _),) = self.choice_scores([Gap(before, [[word] for word in words], after)])
         order = sorted(range(len(words)), key=lambda i: -scores[i])[:n]
         return [(words[i], scores[i]) for i in order]
 

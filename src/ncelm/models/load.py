@@ -17,6 +17,7 @@ from typing import Any, get_args
 
 import numpy as np
 
+from ncelm.arguments import check_choice, check_path
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
 from ncelm.io.files import read_bytes
@@ -44,8 +45,9 @@ MAX_COMPONENTS = 1000  # of a mixture or an ensemble, those of its components in
 
 def load_word_model(path: Path | str) -> tuple[WordModel, description.Origin]:
     """Return the word model of a run, and the origin of its text."""
-    check_component_count(Path(path))
-    return _load_word_model(Path(path), {})
+    path = check_path("path", path)
+    check_component_count(path)
+    return _load_word_model(path, {})
 
 
 def _load_word_model(path: Path, loaded: Loaded) -> tuple[WordModel, description.Origin]:
@@ -65,8 +67,9 @@ def _load_word_model(path: Path, loaded: Loaded) -> tuple[WordModel, description
 
 def load_scorer(path: Path | str, as_scorer: AsScorer) -> Scorer:
     """Return the model of a run of any kind; `as_scorer` converts a word model to a scorer."""
-    check_component_count(Path(path))
-    return _load_scorer(Path(path), as_scorer, {})
+    path = check_path("path", path)
+    check_component_count(path)
+    return _load_scorer(path, as_scorer, {})
 
 
 def _load_scorer(path: Path, as_scorer: AsScorer, loaded: Loaded) -> Scorer:
@@ -80,7 +83,8 @@ def _load_scorer(path: Path, as_scorer: AsScorer, loaded: Loaded) -> Scorer:
 
 def load_vectors(path: Path | str, table: Table = "context") -> tuple[np.ndarray, Vocabulary]:
     """Return the word vectors of a run, (V, d) float32, and its vocabulary."""
-    path = Path(path)
+    path = check_path("path", path)
+    check_choice("table", table, get_args(Table))
     kind = run.read_config(path)["kind"]
     if kind == "lsa":
         lsa = Lsa.load(path)

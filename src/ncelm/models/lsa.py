@@ -10,20 +10,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
+from ncelm.arguments import check_callable, check_choice, check_int, check_path
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
 from ncelm.io.files import atomic_folder, check_not_existing
 from ncelm.io.machine import check_memory
 from ncelm.io.metrics import Metrics
 from ncelm.models import description
-from ncelm.models.base import ChoiceScores, Gap, Table
+from ncelm.models.base import ChoiceScores, Gap, Table, check_words_around, checked_gaps
 from ncelm.models.vectors import nearest_words
 from ncelm.text.settings import TextSettings
-from ncelm.text.store import TokenStore
+from ncelm.text.store import TokenStore, store_or_path
 from ncelm.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Lsa:
     @classmethod
     def load(cls, path: Path | str) -> "Lsa":
         """Return the model of a run of `train_lsa`."""
-        path = Path(path)
+        path = check_path("path", path)
         content, origin = description.read_kind(path, "lsa")
         dim = content.get("dim")
         if type(dim) is not int or dim < 1:
@@ -57,13 +58,17 @@ class Lsa:
 
         The score of a choice of several tokens is the sum of theirs.
         """
-        for gap in gaps:
-            others = self._sum([*gap.before, *gap.after])
-            scores = [float(self._sum(choice) @ others) for choice in gap.choices]
-            yield ChoiceScores(scores, scores)
+        return map(self._choice_scores, checked_gaps(gaps))
+
+    def _choice_scores(self, gap: Gap) -> ChoiceScores:
+        others = self._sum([*gap.before, *gap.after])
+        scores = [float(self._sum(choice) @ others) for choice in gap.choices]
+        return ChoiceScores(scores, scores)
 
     def most_likely(self, before: Sequence[str], after: Sequence[str], n: int = 10) -> list[tuple[str, float]]:
         """Return the n words with the largest total similarity to these, and the similarities."""
+        before, after = check_words_around(before, after)
+        n = check_int("n", n, 1)
         similarities = self.unit_vectors @ self._sum([*before, *after])  # (V,)
         best = np.argsort(-similarities, kind="stable")
         best = best[best > self.vocabulary.end_id][:n]  # neither <unk> nor </s>
@@ -76,11 +81,12 @@ class Lsa:
 
     def vectors(self, table: Table = "context") -> np.ndarray:
         """Return the word vectors, (V, d). There is only one table."""
+        check_choice("table", table, get_args(Table))
         return self.unit_vectors
 
     def neighbors(self, word: str, n: int = 10, table: Table = "context") -> list[tuple[str, float]]:
         """Return the n words with the nearest vectors by cosine similarity, and the similarities."""
-        return nearest_words(self.unit_vectors, self.vocabulary, self.text, word, n)
+        return nearest_words(self.vectors(table), self.vocabulary, self.text, word, n)
 
 
 def train_lsa(
@@ -94,13 +100,14 @@ def train_lsa(
 
     `progress` is called with the number of matrix products done, of which there are about two to four times `dim`.
     """
-    store, out = TokenStore.open(store), Path(out)
+    store, out = store_or_path("store", store), check_path("out", out)
+    dim, seed = check_int("dim", dim), check_int("seed", seed, 0)
+    check_callable("progress", progress)
+    store = TokenStore.open(store)
     check_not_existing(out)
     max_dim = min(len(store.vocabulary), store.split("train").n_sentences) - 1
     if max_dim < 1:
         raise NcelmError(f"{store.path} has too few sentences for LSA: give more text")
-    if seed < 0:
-        raise NcelmError(f"`seed` is {seed}: give a number that is not negative")
     if not 1 <= dim <= max_dim:
         raise NcelmError(f"`dim` is {dim}: give a number from 1 to {max_dim:,}, below that of words and of sentences")
     check_memory("LSA of this text", memory_bytes(store, dim), "give a lower `dim` or a shorter text")

@@ -16,16 +16,17 @@ from pathlib import Path
 
 import numpy as np
 
+from ncelm.arguments import check_int, check_path
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
 from ncelm.io.files import atomic_folder, check_not_existing
 from ncelm.io.machine import check_memory
 from ncelm.io.metrics import Metrics
 from ncelm.models import description
-from ncelm.models.base import ChoiceScores, Gap, Table
+from ncelm.models.base import ChoiceScores, Gap, Table, check_words_around, checked_gaps
 from ncelm.models.lsa import BYTES_PER_WORD, sentence_counts
 from ncelm.text.settings import TextSettings
-from ncelm.text.store import TokenStore
+from ncelm.text.store import TokenStore, store_or_path
 from ncelm.text.vocabulary import Vocabulary
 
 ARRAYS = {"word_begins": "int64", "sentences": "int32", "sentence_begins": "int64", "words": "int32"}
@@ -47,7 +48,7 @@ class Pmi:
     @classmethod
     def load(cls, path: Path | str) -> "Pmi":
         """Map a run of `train_pmi` into memory. Validate that no index is out of range."""
-        path = Path(path)
+        path = check_path("path", path)
         _, origin = description.read_kind(path, "pmi")
         arrays, _ = array_files.map_arrays(path / run.MODEL, ARRAYS)
         model = cls(**arrays, vocabulary=origin.vocabulary, text=origin.text)
@@ -67,16 +68,20 @@ class Pmi:
 
         The score of a choice of several tokens is the sum of theirs.
         """
-        for gap in gaps:
-            others = self._known([*gap.before, *gap.after])
-            choices = [self._known(choice) for choice in gap.choices]
-            per_token = self._positive_pmi(np.concatenate(choices), others).sum(axis=1)
-            ends = np.cumsum([choice.size for choice in choices])
-            scores = [float(tokens.sum()) for tokens in np.split(per_token, ends[:-1])]
-            yield ChoiceScores(scores, scores)
+        return map(self._choice_scores, checked_gaps(gaps))
+
+    def _choice_scores(self, gap: Gap) -> ChoiceScores:
+        others = self._known([*gap.before, *gap.after])
+        choices = [self._known(choice) for choice in gap.choices]
+        per_token = self._positive_pmi(np.concatenate(choices), others).sum(axis=1)
+        ends = np.cumsum([choice.size for choice in choices])
+        scores = [float(tokens.sum()) for tokens in np.split(per_token, ends[:-1])]
+        return ChoiceScores(scores, scores)
 
     def most_likely(self, before: Sequence[str], after: Sequence[str], n: int = 10) -> list[tuple[str, float]]:
         """Return the n words with the largest sum of PMI with these, and the sums."""
+        before, after = check_words_around(before, after)
+        n = check_int("n", n, 1)
         everything = np.arange(len(self.vocabulary))
         scores = self._positive_pmi(everything, self._known([*before, *after])).sum(axis=1)  # (V,)
         best = np.argsort(-scores, kind="stable")
@@ -135,7 +140,8 @@ def _are_indices(indices: np.ndarray, size: int) -> bool:
 
 def train_pmi(store: TokenStore | Path | str, out: Path | str) -> Pmi:
     """Build the co-occurrence index of the training text of a store, write the run `out`, and return the model."""
-    store, out = TokenStore.open(store), Path(out)
+    store, out = store_or_path("store", store), check_path("out", out)
+    store = TokenStore.open(store)
     check_not_existing(out)
     check_memory("PMI of this text", store.split("train").tokens * BYTES_PER_WORD, "give a shorter text")
     start = time.perf_counter()

@@ -10,7 +10,8 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from ncelm.models.base import Gap, Scorer, WordModel
+from ncelm.arguments import check_int, check_str, check_type
+from ncelm.models.base import Gap, Scorer, WordModel, check_scorer
 from ncelm.text.store import TokenStore
 from ncelm.text.vocabulary import Vocabulary
 
@@ -44,10 +45,14 @@ def generate_questions(
     Distractors are drawn from the distribution of `proposal` after the words before the gap, or, if it is None, from
     the word frequencies.
     """
+    check_type("store", store, isinstance(store, TokenStore), "an open token store")
+    if proposal is not None:
+        check_scorer("proposal", proposal)
+        check_type("proposal", proposal, hasattr(proposal, "model"), "a language model or None")
+    held_out, seed = store.split(check_str("split", split)), check_int("seed", seed, 0)
     words, rng = store.vocabulary, np.random.default_rng(seed)
     is_alphabetic = np.array([word.isalpha() and len(word) > 2 for word in words.words])
     is_rare = is_alphabetic & (words.counts >= RARE[0]) & (words.counts <= RARE[1])  # (V,)
-    held_out = store.split(split)
     drafts = []  # gaps, whose choices are the answer and then the candidates
     for begin, end in pairwise(held_out.sentences.astype(np.int64).tolist()):
         ids = held_out.ids[begin : end - 1].astype(np.int64)

@@ -1,13 +1,14 @@
 """Word vectors: those of a model, nearest neighbors, and files for other tools."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
+from ncelm.arguments import check_choice, check_int, check_path, check_str, check_type
 from ncelm.errors import NcelmError
 from ncelm.io.files import atomic_write, check_not_existing
-from ncelm.models.base import Scorer, Table, WordModel
+from ncelm.models.base import Scorer, Table, WordModel, check_scorer
 from ncelm.text.settings import TextSettings
 from ncelm.text.vocabulary import Vocabulary
 
@@ -16,28 +17,27 @@ VectorFormat = Literal["word2vec", "word2vec-binary", "glove"]
 
 def word_vectors(model: WordModel, table: Table = "context") -> np.ndarray:
     """Return the word vectors of a model, (V, d): context vectors r_w or target vectors q_w."""
+    check_choice("table", table, get_args(Table))
     arrays: dict[str, np.ndarray] = model.arrays() if hasattr(model, "arrays") else {}
     if "context_vectors" not in arrays:
         raise NcelmError(
             "this model has no word vectors: use a log-bilinear, feed-forward or LSTM model, or an LSA model"
         )
     context_vectors = arrays["context_vectors"][:-1]  # (V, d): without the out-of-sentence word
-    if table == "context":
-        return context_vectors
-    if table == "target":
-        return arrays.get("target_vectors", context_vectors)  # tied embeddings: one table for both
-    raise NcelmError(f"there is no table of vectors {table!r}: choose context or target")
+    # tied embeddings: one table for both
+    return context_vectors if table == "context" else arrays.get("target_vectors", context_vectors)
 
 
 def nearest_words(
     vectors: np.ndarray, vocabulary: Vocabulary, text: TextSettings, word: str, n: int
 ) -> list[tuple[str, float]]:
     """Return the n words whose vectors, (V, d), have the largest cosine similarity to that of a word."""
+    word, n = check_str("word", word), check_int("n", n, 1)
+    valid = isinstance(vectors, np.ndarray) and vectors.ndim == 2 and len(vectors) == len(vocabulary)
+    check_type("vectors", vectors, valid, f"an array with {len(vocabulary):,} rows, one for each word")
     word = word.lower() if text.lowercase else word
     if word not in vocabulary:
         raise NcelmError(f"{word!r} is not in the model's vocabulary of {len(vocabulary):,} words")
-    if n < 1:
-        raise NcelmError(f"the number of words to show is {n}: give at least 1")
     norms = np.linalg.norm(vectors, axis=1)  # (V,)
     own = vocabulary.id(word)
     if norms[own] == 0:
@@ -49,13 +49,17 @@ def nearest_words(
 
 
 def export_vectors(
-    scorer: Scorer, path: Path, kind: VectorFormat = "word2vec", table: Table = "context"
+    scorer: Scorer, path: Path | str, kind: VectorFormat = "word2vec", table: Table = "context"
 ) -> tuple[int, int]:
     """Write all word vectors to the new file `path`; return their number and their dimension.
 
     word2vec: text; the first line has both numbers, each other line a word and its vector. word2vec-binary: the same
     with float32 bytes instead of digits. glove: word2vec without the first line.
     """
+    check_scorer("scorer", scorer)
+    path = check_path("path", path)
+    check_choice("kind", kind, get_args(VectorFormat))
+    check_choice("table", table, get_args(Table))
     check_not_existing(path)
     vectors, words = scorer.vectors(table), scorer.vocabulary.words
     count, dim = vectors.shape

@@ -246,7 +246,7 @@ def write_report(path: Path, reports: list[WorkReport]) -> None:
 
 def summary(store: Path) -> dict[str, int]:
     """Return the number of works in a store, of those without header or footer, and of those skipped."""
-    lines = read_bytes(store / REPORT).decode().splitlines()
+    lines = read_bytes(store / REPORT).decode(errors="replace").splitlines() or [""]
     names = lines[0].split("\t")
     rows = [dict(zip(names, line.split("\t"), strict=False)) for line in lines[1:]]
     kept = [row for row in rows if not row.get("skipped")]

@@ -20,6 +20,15 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from ncelm.arguments import (
+    check_bool,
+    check_callable,
+    check_choice,
+    check_int,
+    check_path,
+    check_paths,
+    check_str,
+)
 from ncelm.errors import NcelmError
 from ncelm.io.files import atomic_folder, check_not_existing, open_regular, read_json, write_json
 from ncelm.text.archives import REPORT, Extracted, extract_texts, is_archive, write_report
@@ -28,11 +37,12 @@ from ncelm.text.sentences import PUNKT_TRAINING_CHARACTERS, SentenceSplitter
 from ncelm.text.settings import TextSettings
 from ncelm.text.store import SPLITS, Boundary, SplitWriter, TokenStore, id_dtype, write_description
 from ncelm.text.tokenize_files import BLOCK_TOKENS, SPILLS, Unit, make_units, tokenize_units
-from ncelm.text.vocabulary import Vocabulary, check_limits
+from ncelm.text.vocabulary import Vocabulary
 
 Paths = Path | str | Sequence[Path | str] | None
 HeldOut = dict[str, npt.NDArray[np.int64]]  # split: sorted indices of sentences of the training text
 Punkt = Literal["english", "train"]
+MAX_WORKERS, MAX_PARTS = 1024, 100_000
 PART = "part.json"  # the description of a part of a text
 
 
@@ -85,10 +95,17 @@ def prepare(
         parts: make the store from this number of parts, which `prepare_part` has tokenized.
         progress: called with the number of bytes read so far, and of all bytes.
     """
+    out, seed, min_count = check_path("out", out), check_int("seed", seed, 0), check_int("min_count", min_count, 1)
+    vocabulary_size = _check_number("vocabulary_size", vocabulary_size, 4)  # <unk>, </s> and two words
+    valid_sentences = _check_number("valid_sentences", valid_sentences, 0)
+    test_sentences = _check_number("test_sentences", test_sentences, 0)
+    workers = None if workers is None else check_int("workers", workers, 1, MAX_WORKERS)
+    parts = None if parts is None else check_int("parts", parts, 1, MAX_PARTS)
+    check_callable("progress", progress)
     source = _Source.of(texts, train, valid, test, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
-    out = Path(out)
-    _check_numbers(source.files, seed, workers, valid_sentences, test_sentences)
-    check_limits(min_count, vocabulary_size)
+    for split, sentences_given in (("valid", valid_sentences), ("test", test_sentences)):
+        if sentences_given is not None and split in source.files:
+            raise NcelmError(f"give either `{split}` files or `{split}_sentences`, not both")
     done = _part_folders(out, parts) if parts is not None else []
     with atomic_folder(out) as folder:
         units, extracted = source.units(folder, progress)
@@ -160,12 +177,14 @@ def prepare_part(
     Several machines that share the files can tokenize one part each. `prepare(…, parts=parts)` with the same arguments
     then makes the store, which is the same as without parts, and removes the folders. Parts are numbered from 1.
     """
-    if not 1 <= number <= parts:
-        raise NcelmError(f"part {number} of {parts} does not exist: parts are numbered from 1")
+    out, parts = check_path("out", out), check_int("parts", parts, 1, MAX_PARTS)
+    if check_int("number", number, 1) > parts:
+        raise NcelmError(f"part {number} of {parts} does not exist: `number` is at most the number of `parts`")
+    workers = None if workers is None else check_int("workers", workers, 1, MAX_WORKERS)
+    check_callable("progress", progress)
     source = _Source.of(texts, train, valid, test, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
-    _check_numbers(source.files, 0, workers)
-    check_not_existing(Path(out))
-    path = _part_folder(Path(out), number, parts)
+    check_not_existing(out)
+    path = _part_folder(out, number, parts)
     with atomic_folder(path) as folder:
         units, extracted = source.units(folder, progress)
         own_units = units[number - 1 :: parts]
@@ -205,9 +224,17 @@ class _Source:
         skip_broken: bool,
     ) -> "_Source":
         """Return the source for arguments of `prepare`, which are validated."""
-        files, prose = _files(texts, train, valid, test), not _as_list(train)
-        boundary = boundary or ("sentence" if prose else "stream")
-        _check(boundary, punkt, encoding)
+        given = {"texts": texts, "train": train, "valid": valid, "test": test}
+        paths = {name: _as_list(name, value) for name, value in given.items()}
+        prose = bool(paths["texts"])
+        if boundary is None:
+            boundary = "sentence" if prose else "stream"
+        check_choice("boundary", boundary, get_args(Boundary))
+        for name, value in (("lowercase", lowercase), ("gutenberg", gutenberg), ("skip_broken", skip_broken)):
+            check_bool(name, value)
+        check_choice("punkt", punkt, get_args(Punkt))
+        check_encoding(check_str("encoding", encoding))
+        files = _files(**paths)
         if (gutenberg or skip_broken) and not (prose and gutenberg):
             raise NcelmError(
                 "`gutenberg` goes with prose (files, folders or tar archives), and `skip_broken` with `gutenberg`"
@@ -280,8 +307,6 @@ def _part_folder(out: Path, number: int, parts: int) -> Path:
 
 def _part_folders(out: Path, parts: int) -> list[Path]:
     """Return the folders of all parts, which must exist."""
-    if parts < 1:
-        raise NcelmError(f"there cannot be {parts} parts: give at least 1")
     folders = [_part_folder(out, number, parts) for number in range(1, parts + 1)]
     for number, folder in enumerate(folders, 1):
         if not folder.is_dir():
@@ -314,23 +339,22 @@ def _join_parts(source: _Source, units: list[Unit], parts: list[Path]) -> list[i
 # -- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _as_list(paths: Paths) -> list[Path]:
-    return [Path(paths)] if isinstance(paths, Path | str) else [Path(path) for path in paths or ()]
+def _as_list(name: str, paths: object) -> list[Path]:
+    """Return the paths of an argument that is one path, several, or None."""
+    if paths is None:
+        return []
+    return [check_path(name, paths)] if isinstance(paths, str | os.PathLike) else check_paths(name, paths)
 
 
-def _files(texts: Paths, train: Paths, valid: Paths, test: Paths) -> dict[str, list[Path]]:
+def _files(texts: list[Path], train: list[Path], valid: list[Path], test: list[Path]) -> dict[str, list[Path]]:
     """Return the existing files of each split that has any."""
-    if bool(_as_list(texts)) == bool(_as_list(train)):
+    if bool(texts) == bool(train):
         raise NcelmError("give either prose (files or folders) or `train` files with one sentence per line")
-    if _as_list(texts) and (_as_list(valid) or _as_list(test)):
+    if texts and (valid or test):
         raise NcelmError(
             "`valid` and `test` files go with `train`: for prose, pass `valid_sentences` and `test_sentences`"
         )
-    given = {
-        "train": _as_list(train) or _all_files(_as_list(texts)),
-        "valid": _as_list(valid),
-        "test": _as_list(test),
-    }
+    given = {"train": train or _all_files(texts), "valid": valid, "test": test}
     for path in (path for paths in given.values() for path in paths):
         file_size(path)
     return {split: paths for split, paths in given.items() if paths}
@@ -357,34 +381,9 @@ def _all_files(paths: Iterable[Path]) -> list[Path]:
     return found
 
 
-def _check(boundary: Boundary, punkt: Punkt, encoding: str) -> None:
-    """Raise an error for invalid choices."""
-    check_encoding(encoding)
-    for name, choice, choices in (
-        ("boundary", boundary, get_args(Boundary)),
-        ("punkt", punkt, get_args(Punkt)),
-    ):
-        if choice not in choices:
-            raise NcelmError(f"`{name}` is {choice!r}: it must be {' or '.join(choices)}")
-
-
-def _check_numbers(
-    files: dict[str, list[Path]],
-    seed: int,
-    workers: int | None,
-    valid_sentences: int | None = None,
-    test_sentences: int | None = None,
-) -> None:
-    """Raise an error for invalid numbers."""
-    if seed < 0:
-        raise NcelmError(f"`seed` is {seed}: it must not be negative")
-    if workers is not None and workers < 1:
-        raise NcelmError(f"`workers` is {workers}: it must be at least 1")
-    for split, sentences in (("valid", valid_sentences), ("test", test_sentences)):
-        if sentences is not None and split in files:
-            raise NcelmError(f"give either `{split}` files or `{split}_sentences`, not both")
-        if sentences is not None and sentences < 0:
-            raise NcelmError(f"`{split}_sentences` is {sentences}: it must not be negative")
+def _check_number(name: str, value: object, low: int) -> int | None:
+    """Return a whole number, at least `low`, or None."""
+    return None if value is None else check_int(name, value, low)
 
 
 def _sentence_splitter(punkt: Punkt, files: list[Path], encoding: str) -> SentenceSplitter:

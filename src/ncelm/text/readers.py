@@ -274,7 +274,10 @@ def _binary(path: Path) -> NcelmError:
 
 
 def _undecodable(path: Path, encoding: str, start: int, lines: int, error: UnicodeDecodeError) -> NcelmError:
-    good = error.object[: error.start].decode(encoding, "replace")
+    try:
+        good = error.object[: error.start].decode(encoding, "replace")
+    except UnicodeError:  # an encoding that cannot replace characters, such as idna
+        good = error.object[: error.start].decode("latin-1")
     number = lines + 1 + len(re.findall("\r\n?|\n", good))
     byte = f"byte 0x{error.object[error.start]:02x} at {_line(path, start, number)}"
     if _codec(encoding) == "utf-8":

@@ -1,5 +1,6 @@
 """Sentence splitting by Punkt (Kiss & Strunk 2006), as implemented in NLTK."""
 
+import functools
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +10,7 @@ from ncelm.errors import NcelmError
 from ncelm.io.files import read_json, write_json
 
 PIECE_CHARACTERS = 20_000  # Punkt takes quadratic time on text such as ". . . . ."
+REMEMBERED = 1 << 14  # words around a period, with the decision whether it ends a sentence
 PUNKT_TRAINING_CHARACTERS = 5_000_000  # about a million words, half a minute: enough for Punkt
 
 BLANK_LINE = re.compile(r"\n\s*\n")
@@ -29,7 +31,11 @@ class SentenceSplitter:
         self._parameters = parameters
         # Punkt looks up every word of a text; NLTK's defaultdict would store each of them.
         parameters.ortho_context = _ZeroIfMissing(parameters.ortho_context)
-        self._tokenizer = PunktSentenceTokenizer(parameters)
+        self._tokenizer = tokenizer = PunktSentenceTokenizer(parameters)
+        # Punkt takes 30 µs to decide whether a period ends a sentence. In a text such as "e.g. e.g. e.g." that is all
+        # it does, for the same few words.
+        decide = functools.lru_cache(REMEMBERED)(tokenizer.text_contains_sentbreak)
+        tokenizer.text_contains_sentbreak = decide
 
     @classmethod
     def english(cls) -> "SentenceSplitter":

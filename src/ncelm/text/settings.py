@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 from ncelm.errors import NcelmError
 
 Tokenizer = Literal["whitespace", "treebank"]
+SHORT = 20  # characters of a sentence whose words are remembered
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,17 @@ class TextSettings:
         """Return the words of one sentence; no word contains white space."""
         if self.tokenizer == "treebank":
             # One of NLTK's regular expressions takes quadratic time on runs of white space.
-            words = _treebank_tokenizer().tokenize(" ".join(sentence.split()))
+            sentence = " ".join(sentence.split())
+            # Very short sentences repeat: a text may have a million lines "* * *".
+            words = list(_remembered(sentence)) if len(sentence) <= SHORT else _treebank_tokenizer().tokenize(sentence)
             return [word.lower() for word in words] if self.lowercase else words
         return sentence.lower().split() if self.lowercase else sentence.split()
+
+
+@functools.lru_cache(1 << 14)
+def _remembered(sentence: str) -> tuple[str, ...]:
+    """Return the words of a short sentence."""
+    return tuple(_treebank_tokenizer().tokenize(sentence))
 
 
 @functools.cache

@@ -111,7 +111,7 @@ class TokenStore:
         """Return the store at `path` after a validation of all its files. An open store is returned unchanged."""
         if isinstance(path, TokenStore):
             return path
-        path = check_path("path", path, "a token store, or its path")
+        path = check_path("path", path, "a TokenStore or a path")
         about = read_json(path / "store.json", "token store", FORMAT, VERSION, checksum_since=2)
         vocabulary = Vocabulary.load(path / "vocab.txt")
         dtype = id_dtype(len(vocabulary))
@@ -176,7 +176,7 @@ class TokenStore:
 
 def store_or_path(name: str, value: object) -> TokenStore | Path:
     """Return an argument that is an open token store or the path of one. The path is not opened."""
-    return value if isinstance(value, TokenStore) else check_path(name, value, "a token store, or its path")
+    return value if isinstance(value, TokenStore) else check_path(name, value, "a TokenStore or a path")
 
 
 def contexts_and_targets(
@@ -200,8 +200,8 @@ def contexts_and_targets(
     ids, where = check_ids("ids", ids), check_ids("positions", positions).astype(np.int64)  # (B,)
     before, after = check_int("before", before, 0), check_int("after", after, 0)
     check_choice("boundary", boundary, get_args(Boundary))
-    check_int("end_id", end_id, 0)
-    check_int("pad_id", pad_id, 0)
+    check_int("end_id", end_id)
+    check_int("pad_id", pad_id)
     if where.size and (where.min() < 0 or where.max() >= len(ids)):
         raise IndexError(f"`positions` must lie between 0 and {len(ids) - 1}")
     targets = ids[where].astype(np.int64)  # (B,)

@@ -58,7 +58,9 @@ class Vocabulary:
         if " ".join(self.words).split() != list(self.words):
             raise NcelmError("a word of a vocabulary is empty or contains white space: remove it")
         if len(self.counts) != len(self.words):
-            raise NcelmError(f"`counts` has {len(self.counts):,} numbers for {len(self.words):,} words: give one per word")
+            raise NcelmError(
+                f"`counts` has {len(self.counts):,} numbers for {len(self.words):,} words: give one per word"
+            )
         try:
             self._text = "\n".join(self.words).encode()
         except UnicodeEncodeError:

@@ -72,10 +72,11 @@ class TrainingState:
             raise ValueError("impossible values")
         return state
 
-    def is_possible(self, epochs: int, steps_per_epoch: int) -> bool:
-        """Return whether a run of this length can be in this state."""
+    def is_possible(self, epochs: int, steps_per_epoch: int, learning_rate: float) -> bool:
+        """Return whether a run of this length, which starts with this learning rate, can be in this state."""
         return (
-            self.epoch <= epochs
+            0.0 <= self.schedule.learning_rate <= learning_rate  # a schedule only lowers it
+            and self.epoch <= epochs
             and self.step <= steps_per_epoch
             and self.best_epoch <= self.epoch
             and (self.finished or self.epoch < epochs)

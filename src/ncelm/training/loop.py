@@ -29,7 +29,7 @@ from ncelm.training.config import ImportanceSampling, TrainConfig
 from ncelm.training.diagnostics import Divergence, WeightTrace
 from ncelm.training.reduction import LossReduction
 from ncelm.training.schedule import after_validation, is_finished, learning_rates
-from ncelm.training.setup import Setup
+from ncelm.training.setup import Setup, check_arguments
 from ncelm.training.start import start
 
 __all__ = ["Progress", "memory_bytes", "train"]
@@ -75,11 +75,9 @@ def train(
 
     Ctrl-C and SIGTERM write a checkpoint before KeyboardInterrupt or its subclass `ncelm.errors.Terminated` is raised.
     """
-    store = TokenStore.open(store)
+    check_arguments(store, out, config, threads, resume, checkpoint_minutes, progress)
     config = (config or TrainConfig()).with_changes(**changes)
-    valid = isinstance(checkpoint_minutes, int | float) and 0 <= checkpoint_minutes < math.inf
-    if not valid:
-        raise NcelmError(f"`checkpoint_minutes` is {checkpoint_minutes}: give a number that is not negative")
+    store = TokenStore.open(store)
     if threads is None:
         threads = max(available_cores() // collective.local_world_size(), 1)
     team = Team(threads)  # validates the number of threads, before anything is written

@@ -77,7 +77,9 @@ class ImportanceSampling:
     def __post_init__(self) -> None:
         _set_samples(self, self.samples)
         set_checked(self, "max_samples", check_int("max_samples", self.max_samples, 1, 100_000))
-        set_checked(self, "min_effective_samples", check_float("min_effective_samples", self.min_effective_samples, 0, 100_000))
+        set_checked(
+            self, "min_effective_samples", check_float("min_effective_samples", self.min_effective_samples, 0, 100_000)
+        )
         effective = self.min_effective_samples
         check("min_effective_samples", effective, effective <= self.max_samples, "a number from 0 to `max_samples`")
         check("max_samples", self.max_samples, self.samples <= self.max_samples or not self.adaptive,

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from ncelm import __version__
+from ncelm.arguments import check_bool, check_callable, check_float, check_path, check_strings, check_type
 from ncelm.distributed.collective import Collective, local_world_size
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.machine import check_memory
+from ncelm.kernels.threads import check_threads
 from ncelm.noise import BigramNoise, Noise, noise_of
-from ncelm.text.store import TokenStore
+from ncelm.text.store import TokenStore, store_or_path
 from ncelm.training.backend import Backend, ModelClass, backend_of, index_contexts, model_class
 from ncelm.training.checkpoint import SnapshotShapes
 from ncelm.training.config import Adam, Halve, TrainConfig
@@ -23,6 +25,25 @@ from ncelm.training.config import Adam, Halve, TrainConfig
 # Default synchronisation interval: 1/500 of the text; in small texts 10,000 words, but not over 1/90 of the text
 SYNCS_PER_EPOCH, MIN_SYNCS_PER_EPOCH, MIN_SYNC_WORDS = 500, 90, 10_000
 _NO_IDS = np.zeros(0, np.int32)
+
+
+def check_arguments(
+    store: object,
+    out: object,
+    config: object,
+    threads: object,
+    resume: object,
+    checkpoint_minutes: object,
+    progress: object,
+) -> None:
+    """Raise an error for an invalid argument of `train`, before anything is read or written."""
+    store_or_path("store", store)
+    check_path("out", out)
+    check_type("config", config, config is None or isinstance(config, TrainConfig), "a TrainConfig or None")
+    check_threads(threads)
+    check_bool("resume", resume)
+    check_float("checkpoint_minutes", checkpoint_minutes, 0)
+    check_callable("progress", progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +71,7 @@ class Setup:
         if config.init.run:  # the run may be resumed from another directory
             config = config.with_changes(init_from=str(Path(config.init.run).resolve()))
         backend = backend_of(config)
-        watched = tuple(store.split(name).name for name in watch)
+        watched = tuple(store.split(name).name for name in check_strings("watch", watch))
         if isinstance(config.schedule, Halve) and "valid" not in store.splits:
             raise NcelmError(
                 f"{store.path} has no validation text, which `schedule` halve needs: prepare it with `valid` or "

@@ -125,7 +125,7 @@ def restore(setup: Setup) -> Snapshot:
         raise NcelmError(
             f"{setup.out} was stopped by {state.workers} workers within an epoch: resume it with as many workers"
         )
-    if not state.is_possible(setup.config.schedule.epochs, setup.steps_per_epoch):
+    if not state.is_possible(setup.config.schedule.epochs, setup.steps_per_epoch, setup.config.learning_rate):
         raise not_a_checkpoint(path)
     state.workers = group.size
     snapshot = initial_snapshot(setup)

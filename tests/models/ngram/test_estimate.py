@@ -161,7 +161,7 @@ def test_metrics_and_progress(tmp_path):
 @pytest.mark.parametrize("order", [0, -1, 11, 20])
 def test_impossible_orders(tmp_path, order):
     store = store_of(tmp_path, random_lines(1))
-    with pytest.raises(NcelmError, match=f"`order` is {order}: give a number from 1 to 10"):
+    with pytest.raises(NcelmError, match=f"`order` is {order}: give a whole number from 1 to 10"):
         train_ngram(store, tmp_path / "run", order)
     assert not (tmp_path / "run").exists()
 

@@ -5,10 +5,14 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
 from tests.helpers import random_lines, store_of, word_distribution
 
 from ncelm import load
 from ncelm.errors import NcelmError
+from ncelm.io import array_files
 from ncelm.kernels.ngram import BLOCK
 from ncelm.kernels.threads import Team
 from ncelm.models.base import corpus_view
@@ -118,3 +122,33 @@ def test_another_vocabulary(run_folder):
     (run_folder / "vocab.txt").write_text("".join(vocabulary[:-1]))
     with pytest.raises(NcelmError, match="not the vocabulary of this model"):
         load(run_folder)
+
+
+HOSTILE = st.sampled_from([-(2**63), -(2**31), -1, 0, 1, 2, 5, 1000, 2**31 - 1, 2**40, 2**63 - 1])
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_crafted_files_never_crash(run_folder, data):
+    """The checksum is right, the indices are not: the file is rejected, or all scores are log-probabilities."""
+    intact = run_folder.parent / "intact"
+    path = run_folder / "model.safetensors"
+    if not intact.exists():
+        intact.write_bytes(path.read_bytes())
+    arrays, header = load_file(intact), array_files.read_header(intact)
+    name = data.draw(st.sampled_from(list(query.ARRAYS)))
+    array = arrays[name]
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, array.size - 1))
+        if array.dtype.kind == "i":
+            limits = np.iinfo(array.dtype)
+            array[place] = np.clip(data.draw(HOSTILE | st.integers(0, 200)), limits.min, limits.max)
+        else:
+            array[place] = data.draw(st.sampled_from([np.nan, np.inf, -np.inf, 5.0, 1e30, -1e4, -0.5]))
+    if data.draw(st.booleans()):
+        header["counts"] = data.draw(st.lists(st.integers(-1, 300) | st.just(10**400), max_size=4))
+    counts = {"kind": "ngram", "counts": header["counts"]}
+    array_files.write_mapped(path, {each: arrays[each] for each in query.ARRAYS}, counts)
+    with suppress(NcelmError):
+        scores = load(run_folder).full_scores("w1 w2 w3 w4 w5 w1")
+        assert all(np.isfinite(word.log_probability) and word.log_probability <= 0 for word in scores)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ncelm.arguments import check_callable, check_int, check_ints, check_path
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.files import atomic_folder, check_not_existing
@@ -23,7 +24,7 @@ from ncelm.kernels.threads import Team
 from ncelm.models import description
 from ncelm.models.evaluate import evaluate_split
 from ncelm.models.ngram.query import LOG_ZERO, MAX_ORDER, NGramModel, write_run
-from ncelm.text.store import Split, TokenStore
+from ncelm.text.store import Split, TokenStore, store_or_path
 
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # for counts 1, 2 and 3+, if they cannot be estimated
 # Measured on random text, whose n-grams are all distinct
@@ -44,7 +45,10 @@ def train_ngram(
 
     n-grams that occur less than min_counts[n - 1] times are left out. The last number applies to all higher orders.
     """
-    store, out = TokenStore.open(store), Path(out)
+    store, out = store_or_path("store", store), check_path("out", out)
+    order, min_counts = check_order(order, min_counts)
+    check_callable("progress", progress)
+    store = TokenStore.open(store)
     check_not_existing(out)
     start = time.perf_counter()
     model, discounts = estimate(store, order, min_counts, progress)
@@ -60,7 +64,7 @@ def train_ngram(
         with Team() as team:
             record["valid_perplexity"] = evaluate_split(model, store, "valid", team).perplexity
     with atomic_folder(out) as folder:
-        write_run(folder, model, description.Origin.of(store), min_counts=list(min_counts))
+        write_run(folder, model, description.Origin.of(store), min_counts=min_counts)
         Metrics(folder / run.METRICS).append(record)
     return record
 
@@ -94,7 +98,7 @@ def estimate(
     store: TokenStore, order: int, min_counts: Sequence[int] = (1,), progress: OnStep | None = None
 ) -> tuple[NGramModel, list[Discounts]]:
     """Return the model of the training split of a store, and the discounts of each order. See `train_ngram`."""
-    check_order(order, min_counts)
+    order, min_counts = check_order(order, min_counts)
     split, vocabulary_size = store.split("train"), len(store.vocabulary)
     check_memory(f"a model of order {order}", memory_bytes(split, order), "give a lower `order`")
     report = progress or (lambda done, total: None)
@@ -104,15 +108,15 @@ def estimate(
     return _smooth(levels, vocabulary_size, thresholds, lambda done: report(order + done, 2 * order))
 
 
-def check_order(order: int, min_counts: Sequence[int] = (1,)) -> None:
-    """Raise `NcelmError` for an impossible order, or thresholds that would keep an n-gram without its prefix."""
-    if not min_counts or min_counts[0] != 1 or list(min_counts) != sorted(min_counts):
+def check_order(order: int, min_counts: Sequence[int] = (1,)) -> tuple[int, list[int]]:
+    """Return both. Thresholds that would keep an n-gram without its prefix are an error."""
+    min_counts = check_ints("min_counts", min_counts)
+    if not min_counts or min_counts[0] != 1 or min_counts != sorted(min_counts):
         raise NcelmError(
             f"`min_counts` are {' '.join(map(str, min_counts)) or 'empty'}: the first, of single words, must be 1, and "
             "none may be lower than the one before"
         )
-    if not 1 <= order <= MAX_ORDER:
-        raise NcelmError(f"`order` is {order}: give a number from 1 to {MAX_ORDER}")
+    return check_int("order", order, 1, MAX_ORDER), min_counts
 
 
 class _MarkedText(NamedTuple):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ncelm.errors import NcelmError
+from ncelm.arguments import check_ids
+from ncelm.errors import ArgumentError, NcelmError
 from ncelm.io import array_files, run
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team
@@ -81,8 +82,11 @@ class NGramModel:
         """Return log P(w|history) of every word, (V,). A history that starts a sentence starts with <s>, id V."""
         from ncelm.kernels import ngram as kernels
 
-        out = np.empty(self.counts[0] - 1, np.float64)
-        kernels.distribution(self.view(), np.asarray(history, np.int64), out)
+        ids, vocabulary_size = check_ids("history", history).astype(np.int64), self.counts[0] - 1
+        if ids.size and not 0 <= ids.min() <= ids.max() <= vocabulary_size:  # queries do not check indices
+            raise ArgumentError(f"`history` has an id that no word has: give ids from 0 to {vocabulary_size:,}")
+        out = np.empty(vocabulary_size, np.float64)
+        kernels.distribution(self.view(), ids, out)
         return _checked(out) * LN_10
 
 

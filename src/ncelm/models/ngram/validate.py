@@ -16,16 +16,15 @@ MAX_SUM, MIN_SUM = 1.001, 0.99  # of a distribution: numbers with four digits af
 def check_probabilities(path: Path, model: NGramModel, vocabulary: Vocabulary) -> None:
     """Raise `NcelmError` if a probability exceeds 1, or the sum of a distribution does; warn if a sum is too small.
 
-    All probabilities are checked, and the sums of `SAMPLED` histories.
+    All probabilities are checked, and the sums without a history, after <s>, and after `SAMPLED` other histories.
     """
     words = (*vocabulary.words, "<s>")
+    histories: list[list[int]] = [[]]
     if model.order > 1:
         _check_backoffs(path, model, words)
-    positions = np.append(
-        np.unique(np.random.default_rng(0).integers(0, model.children.size - 1, SAMPLED)) if model.order > 1 else [], -1
-    ).astype(np.int64)
-    for position in positions.tolist():
-        history = words_of(model, position) if position >= 0 else []
+        sampled = np.unique(np.random.default_rng(0).integers(0, model.children.size - 1, SAMPLED))
+        histories += [[len(vocabulary)], *(words_of(model, position) for position in sampled.tolist())]
+    for history in histories:
         total = float(np.exp(model.log_probabilities_after(history)).sum())
         after = f"after {' '.join(words[i] for i in history)!r}" if history else "of single words"
         if total > MAX_SUM:
