@@ -15,7 +15,7 @@ from tests.distributed.launch import finish, torchrun
 from ncelm.distributed import collective
 from ncelm.distributed.collective import SingleProcess
 from ncelm.errors import NcelmError
-from ncelm.io import run
+from ncelm.io import array_files, run
 from ncelm.io.metrics import Metrics
 from ncelm.text.prepare import prepare
 from ncelm.training.loop import train
@@ -128,6 +128,29 @@ def test_training_continues_after_a_worker_was_killed(torch, store, tmp_path):
     assert [record["epoch"] for record in Metrics(out / run.METRICS).read()] == [*range(1, 41)]
     single = train(store, tmp_path / "one", epochs=40, threads=1, **OPTIONS)
     assert json.loads(result)["valid_perplexity"] == pytest.approx(single["valid_perplexity"], rel=0.05)
+
+
+@pytest.mark.slow
+def test_sigterm_writes_a_checkpoint(torch, store, tmp_path):
+    """torchrun forwards SIGTERM to the workers, and kills them after half a minute."""
+    out = tmp_path / "run"
+    process = torchrun(["train", store.path, "--out", out, "--threads", "1", *FLAGS, "--epochs", "10000"])
+    deadline = time.monotonic() + 120
+    while not (out / run.METRICS).exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    _, _, err = finish(process)
+    lines = [line for line in err.splitlines() if line.startswith("ncelm: ")]
+    assert lines, err
+    assert all("stopped by SIGTERM; a checkpoint is in" in line for line in lines), lines
+    assert sorted(path.name for path in out.iterdir()) == sorted(
+        [run.CHECKPOINT, run.CONFIG, run.METRICS, run.MODEL, run.VOCABULARY]
+    )
+    header = array_files.read_header(out / run.CHECKPOINT)
+    assert header["state"]["workers"] == 2
+    assert header["checksum"] == array_files.checksum(load_file(out / run.CHECKPOINT), header)
 
 
 # arguments "A|B" are A on rank 0 and B on the others

@@ -21,6 +21,7 @@ from typing import Any, Self
 from tests.hostile import corpus as corpora
 from tests.hostile.attacks import FAMILIES
 from tests.hostile.outcome import HARMLESS, REJECTED, VIOLATION, Family
+from tests.hostile.report import table, write_report
 
 BATCH_SECONDS = 2.0  # of one family, before it is the turn of another
 PROGRESS_SECONDS = 30.0
@@ -247,10 +248,8 @@ def main(arguments: list[str] | None = None) -> int:
                 print(*attack.run_one(families[0], int(options.only.split(":")[1])), sep="\n")
             else:
                 attack.run(60 * options.minutes)
-        print(attack.summary())
+        print(table(attack), attack.summary(), sep="\n")
         if options.report:
-            from tests.hostile.report import write_report
-
             write_report(options.report, attack, options.minutes)
         return 1 if attack.found else 0
     finally:

@@ -10,7 +10,6 @@ import secrets
 import shutil
 import stat
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +17,6 @@ from typing import IO, Any
 
 from ncelm.errors import NcelmError
 
-UNLOCKED_SECONDS = 60.0  # an empty temporary file without a lock is removed if it is older than this
 # Temporary names: .NAME.TOKEN.ncelm-partial. The token is random: process ids repeat in containers that share a folder.
 _PARTIAL = re.compile(r"^\.(.+)\.[0-9a-f]{16}\.ncelm-partial$")
 
@@ -48,16 +46,15 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     with write_errors(path):
         _remove_abandoned(path.parent)
         partial = _partial_name(path)
-        file = partial.open("xb")
-        try:
-            with _marked_as_used(partial):
-                with file:
+        with _temporary(partial, lambda: partial.touch(exist_ok=False)):
+            try:
+                with partial.open("wb") as file:
                     yield file
                     file.flush()
                     os.fsync(file.fileno())
                 partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+            finally:
+                partial.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -71,14 +68,13 @@ def atomic_folder(path: Path) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path.parent)
         partial = _partial_name(path)
-        partial.mkdir()
-        try:
-            with _marked_as_used(partial):
+        with _temporary(partial, partial.mkdir):
+            try:
                 yield partial
                 check_not_existing(path)
                 partial.rename(path)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
 
 
 def _partial_name(path: Path) -> Path:
@@ -86,10 +82,17 @@ def _partial_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.ncelm-partial")
 
 
+# A temporary file or folder is locked (flock) as long as it is used. The operating system releases the lock when the
+# process ends, however it ends. What is not locked was abandoned. So that a new one is not taken for abandoned, it is
+# created under a shared lock of the folder, and others are removed under an exclusive one.
+
+
 @contextmanager
-def _marked_as_used(partial: Path) -> Iterator[None]:
-    """Lock a temporary file or folder. The operating system releases the lock when the process ends."""
-    descriptor = _lock(partial)
+def _temporary(partial: Path, create: Callable[[], object]) -> Iterator[None]:
+    """Create a temporary file or folder, and lock it while the block runs."""
+    with _locked(partial.parent, shared=True):
+        create()
+        descriptor = _lock(partial)
     try:
         yield
     finally:
@@ -97,8 +100,40 @@ def _marked_as_used(partial: Path) -> Iterator[None]:
             os.close(descriptor)
 
 
-def _lock(path: Path) -> int | None:
-    """Return a descriptor with an exclusive lock on a file or folder; None if it is locked or cannot be locked."""
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the temporary files and folders in `folder` that a killed process has left."""
+    try:
+        abandoned = [Path(entry.path) for entry in os.scandir(folder) if _PARTIAL.match(entry.name)]
+    except OSError:
+        return
+    if not abandoned:
+        return
+    with _locked(folder) as is_locked:
+        for partial in abandoned if is_locked else []:
+            with _locked(partial) as is_free:
+                if is_free and partial.is_dir() and not partial.is_symlink():
+                    shutil.rmtree(partial, ignore_errors=True)
+                elif is_free:
+                    with suppress(OSError):
+                        partial.unlink()
+
+
+@contextmanager
+def _locked(path: Path, shared: bool = False) -> Iterator[bool]:
+    """Lock a file or folder while the block runs, if it can be locked; yield whether it is."""
+    descriptor = _lock(path, shared)
+    try:
+        yield descriptor is not None
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _lock(path: Path, shared: bool = False) -> int | None:
+    """Return a descriptor with a lock on a file or folder; None if it is locked by others or cannot be locked.
+
+    A shared lock waits for exclusive ones to be released.
+    """
     try:
         import fcntl
     except ImportError:  # Windows: a killed process leaves its temporary files
@@ -108,37 +143,11 @@ def _lock(path: Path) -> int | None:
     except OSError:
         return None
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:  # locked, or a file system without locks
         os.close(descriptor)
         return None
     return descriptor
-
-
-def _remove_abandoned(folder: Path) -> None:
-    """Remove the temporary files and folders in `folder` that a killed process has left."""
-    try:
-        entries = [entry for entry in os.scandir(folder) if _PARTIAL.match(entry.name)]
-    except OSError:
-        return
-    for entry in entries:
-        partial = Path(entry.path)
-        descriptor = _lock(partial)
-        if descriptor is None:  # in use
-            continue
-        # A process that has just created it may not have locked it yet. (On a shared disk, clocks differ.)
-        with suppress(OSError):
-            if abs(time.time() - os.fstat(descriptor).st_mtime) > UNLOCKED_SECONDS or not _is_empty(partial):
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(partial, ignore_errors=True)
-                else:
-                    partial.unlink(missing_ok=True)
-        os.close(descriptor)
-
-
-def _is_empty(path: Path) -> bool:
-    """Return whether a file or a folder has no content."""
-    return not any(path.iterdir()) if path.is_dir() else path.stat().st_size == 0
 
 
 def check_not_existing(path: Path) -> None:

@@ -1,7 +1,7 @@
 """All families of attacks, by name."""
 
-from tests.hostile.attacks import archives, arpa, calls, checkpoints, files, kills, texts
+from tests.hostile.attacks import archives, arpa, calls, checkpoints, files, kills, parts, texts, writes
 from tests.hostile.outcome import Family
 
-MODULES = (files, checkpoints, archives, arpa, texts, calls, kills)
+MODULES = (files, checkpoints, archives, arpa, texts, parts, calls, writes, kills)
 FAMILIES: dict[str, Family] = {family.name: family for module in MODULES for family in module.FAMILIES}
