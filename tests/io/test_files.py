@@ -74,6 +74,15 @@ with atomic_folder(Path(sys.argv[1], "a")) as folder, atomic_write(Path(sys.argv
     assert sorted(os.listdir(tmp_path)) == [".new.mine.partial", "new"]
 
 
+def test_files_in_a_temporary_folder(tmp_path):
+    """The folder is locked while its files are written."""
+    with atomic_folder(tmp_path / "new") as folder:
+        write_json(folder / "a.json", {})
+        with atomic_folder(folder / "below") as below:
+            write_json(below / "b.json", {})
+    assert sorted(os.listdir(tmp_path / "new")) == ["a.json", "below"]
+
+
 def test_a_folder_that_cannot_be_created_is_an_error_of_one_line(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(NcelmError, match="cannot write"), atomic_folder(tmp_path / "file" / "below"):

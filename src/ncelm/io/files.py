@@ -82,9 +82,9 @@ def _partial_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.ncelm-partial")
 
 
-# A temporary file or folder is locked (flock) as long as it is used. The operating system releases the lock when the
-# process ends, however it ends. What is not locked was abandoned. So that a new one is not taken for abandoned, it is
-# created under a shared lock of the folder, and others are removed under an exclusive one.
+# A temporary file or folder has a shared lock (flock) as long as it is used. The operating system releases the lock when
+# the process ends, however it ends. What can be locked exclusively was abandoned. So that a new one is not taken for
+# abandoned, it is created under a shared lock of the folder, and others are removed under an exclusive one.
 
 
 @contextmanager
@@ -92,7 +92,7 @@ def _temporary(partial: Path, create: Callable[[], object]) -> Iterator[None]:
     """Create a temporary file or folder, and lock it while the block runs."""
     with _locked(partial.parent, shared=True):
         create()
-        descriptor = _lock(partial)
+        descriptor = _lock(partial, shared=True)
     try:
         yield
     finally:
