@@ -7,7 +7,12 @@ import pytest
 
 ROOT = Path(__file__).parent
 ALONE = (ROOT / "tests" / "distributed",)  # every test there starts several processes
-SLOW = (ROOT / "tests" / "paper", ROOT / "tests" / "torch" / "test_engine.py")  # many short trainings
+# many short trainings
+SLOW = (
+    ROOT / "tests" / "paper",
+    ROOT / "tests" / "torch" / "test_engine.py",
+    ROOT / "tests" / "kernels" / "test_recovery.py",
+)
 
 # Doctests import the modules they are in. Without the extra `torch`, the modules that import it are left out.
 collect_ignore_glob = []

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import sys
 import time
 from collections.abc import Callable
@@ -101,8 +102,16 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def print_json(result: dict[str, Any]) -> None:
-    """Print a result as one line of JSON."""
-    print(json.dumps(result, allow_nan=False))
+    """Print a result as one line of JSON. JSON has neither infinity nor NaN: such numbers are null."""
+    print(json.dumps(_finite(result), allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def warn(message: str) -> None:

@@ -142,7 +142,7 @@ def map_arrays(path: Path, kinds: dict[str, str]) -> tuple[dict[str, np.ndarray]
 
 def all_bounded(array: np.ndarray, limit: float = MAX_PARAMETER) -> bool:
     """Return whether all values are finite and below `limit` in magnitude."""
-    return bool(np.all(np.abs(array) < limit))  # False for NaN
+    return array.size == 0 or bool(array.max() < limit and array.min() > -limit)  # False for NaN
 
 
 # -- checksums -------------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class Metrics:
                 file.write(content)
 
     def append(self, record: dict[str, Any]) -> None:
-        """Append a record."""
+        """Append a record. Its numbers must be finite."""
         content = read_bytes(self.path) if self.path.exists() else b""
         with atomic_write(self.path) as file:
             file.write(content + (json.dumps(record, allow_nan=False) + "\n").encode())

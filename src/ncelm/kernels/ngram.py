@@ -22,28 +22,33 @@ class Trie(NamedTuple):
 @kernel(fastmath=False)
 def are_children_sound(trie, first, last):
     """Whether the children of the n-grams first..last - 1 are adjacent, inside the arrays, and sorted."""
-    children, total = trie.children, trie.words.size
+    children, words, total = trie.children, trie.words, trie.words.size
     for i in range(first, last):
         begin, end = children[i], children[i + 1]
         if begin < 0 or begin > end or end > total:  # before they are used as indices
             return False
-        for place in range(begin + 1, end):
-            if trie.words[place] <= trie.words[place - 1]:
-                return False
-    return True
+    unsorted = 0
+    for i in range(first, last):
+        for place in range(children[i] + 1, children[i + 1]):
+            unsorted += words[place] <= words[place - 1]
+    return unsorted == 0
 
 
 @kernel(fastmath=False)
 def are_numbers_sound(trie, unigrams, first, last):
-    """Whether words and numbers of the n-grams first..last - 1 are in range."""
-    sound = True
-    for i in range(first, last):  # comparisons with NaN are false
-        sound &= 0 <= trie.words[i] < unigrams and -1e4 < trie.log_probabilities[i] <= 0.0
+    """Whether words and numbers of the n-grams first..last - 1 are in range. Counts are sums of vectors."""
+    words, logs, backoffs = trie.words[first:last], trie.log_probabilities[first:last], trie.log_backoffs[first:last]
+    limit, invalid = np.int32(unigrams), np.int32(0)
+    for i in range(words.size):
+        invalid += np.int32(words[i] < np.int32(0)) | np.int32(words[i] >= limit)
+    low, high, zero = np.float32(-1e4), np.float32(1e4), np.float32(0.0)
+    for i in range(logs.size):  # comparisons with NaN are false
+        invalid += np.int32(1) - (np.int32(logs[i] > low) & np.int32(logs[i] <= zero))
+    for i in range(backoffs.size):
+        invalid += np.int32(1) - (np.int32(backoffs[i] > low) & np.int32(backoffs[i] < high))
     for i in range(first, min(last, unigrams)):
-        sound &= trie.words[i] == i
-    for i in range(first, min(last, trie.log_backoffs.size)):
-        sound &= -1e4 < trie.log_backoffs[i] < 1e4
-    return sound
+        invalid += np.int32(trie.words[i] != i)
+    return invalid == 0
 
 
 @kernel(fastmath=False)

@@ -1,6 +1,5 @@
 """Perplexity of word models. Logarithms are natural."""
 
-import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,8 +25,8 @@ class Evaluation:
     log_z_std: float
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name, for JSON. JSON has no infinity: an infinite perplexity is None."""
-        return asdict(self) | {"perplexity": self.perplexity if math.isfinite(self.perplexity) else None}
+        """Return the fields by name, for JSON."""
+        return asdict(self)
 
 
 class EvaluationSums:
