@@ -7,8 +7,9 @@ import pytest
 
 ROOT = Path(__file__).parent
 ALONE = (ROOT / "tests" / "distributed",)  # every test there starts several processes
-# many short trainings
+# many short trainings or processes
 SLOW = (
+    ROOT / "tests" / "text" / "test_tokenize_files.py",
     ROOT / "tests" / "paper",
     ROOT / "tests" / "torch" / "test_engine.py",
     ROOT / "tests" / "kernels" / "test_recovery.py",

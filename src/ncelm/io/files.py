@@ -82,7 +82,7 @@ def _partial_name(path: Path) -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.ncelm-partial")
 
 
-# A temporary file or folder has a shared lock (flock) as long as it is used. The operating system releases the lock when
+# A temporary file or folder has a shared lock (flock) while it is used. The operating system releases the lock when
 # the process ends, however it ends. What can be locked exclusively was abandoned. So that a new one is not taken for
 # abandoned, it is created under a shared lock of the folder, and others are removed under an exclusive one.
 
