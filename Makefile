@@ -13,7 +13,7 @@ JOBS ?= 2
 
 # two pips at once would damage .venv
 .NOTPARALLEL:
-.PHONY: env dev torch kenlm demo quick test coverage lint format lock bench clean
+.PHONY: env dev torch kenlm demo quick test coverage lint format lock bench attack clean
 
 env: .venv/run-ready
 dev: .venv/dev-ready kenlm torch
@@ -82,6 +82,10 @@ lock: dev
 bench: dev
 	@test -n "$(STORE)" || test -d demo/store || $(MAKE) demo
 	$(BIN)/python benchmarks/baselines.py $(or $(STORE),demo/store)
+
+# damaged files, killed processes, full disks: MINUTES=30 and SEED=0 by default
+attack: dev
+	$(BIN)/python -m tests.hostile --minutes $(or $(MINUTES),30) --seed $(or $(SEED),0) --report docs/results/attack.md
 
 clean:
 	rm -rf .venv demo htmlcov .coverage .coverage.* .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

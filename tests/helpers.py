@@ -10,8 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from safetensors.numpy import load_file
 
-from ncelm.io.array_files import write_arrays
+from ncelm.io.array_files import read_header, write_arrays
 from ncelm.io.files import atomic_folder, write_json
 from ncelm.io.run import MODEL
 from ncelm.models.description import Origin, write_description
@@ -114,6 +115,13 @@ def change_json(path: Path, changes: Mapping[str, Any]) -> None:
     content = json.loads(path.read_text()) | dict(changes)
     content.pop("checksum", None)
     write_json(path, content)
+
+
+def rewrite_arrays(path: Path) -> None:
+    """Write an array file again, with a right checksum, as a file of the run it is in."""
+    header = read_header(path)
+    rest = {name: value for name, value in header.items() if name not in ("version", "checksum", "run")}
+    write_arrays(path, load_file(path), rest)
 
 
 def save_model(folder: Path, store: TokenStore, model: Any) -> Path:

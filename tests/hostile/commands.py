@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.hostile.corpus import Corpus
-from tests.hostile.outcome import Violation
+from tests.hostile.outcome import Violation, without_attack
 from tests.hostile.tools import check_command, content_of
 
 LONG_EPOCHS = 4
@@ -61,22 +62,25 @@ def commands(corpus: Corpus) -> list[Command]:
     return found
 
 
-def start(words: list[str], **options: object) -> subprocess.Popen[str]:
-    """Start a command in a process group of its own."""
+def start(
+    words: list[str], program: list[str] | None = None, limits: dict[int, int] | None = None
+) -> subprocess.Popen[str]:
+    """Start a command in a process group of its own, with limits of resources."""
 
     def reset() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job ignores it
+        for kind, value in (limits or {}).items():
+            resource.setrlimit(kind, (value, value))
 
     return subprocess.Popen(
-        [sys.executable, "-m", "ncelm", *words],
+        [*(program or [sys.executable, "-m", "ncelm"]), *words],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         process_group=0,
-        preexec_fn=reset,  # noqa: PLW1509
+        preexec_fn=reset,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        **options,
     )
 
 
@@ -126,8 +130,7 @@ def undisturbed(corpus: Corpus, command: Command) -> Undisturbed:
     if not record.exists():
         folder.mkdir(parents=True)
         began = time.monotonic()
-        run(command.line(corpus, folder), command.name)
+        with without_attack():
+            run(command.line(corpus, folder), command.name)
         record.write_text(json.dumps(time.monotonic() - began))
     return Undisturbed(content_of(folder / command.output), json.loads(record.read_text()))
-
-

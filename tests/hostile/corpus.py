@@ -18,7 +18,9 @@ from unittest import mock
 import numpy as np
 
 HAS_TORCH = importlib.util.find_spec("torch") is not None
-WORDS = [f"{a}{b}" for a in ("ba", "do", "ki", "lu", "me", "so", "ta", "ve") for b in ("ran", "nel", "ship", "tom", "x")]
+WORDS = [
+    f"{a}{b}" for a in ("ba", "do", "ki", "lu", "me", "so", "ta", "ve") for b in ("ran", "nel", "ship", "tom", "x")
+]
 SIZES = {"train": 260, "valid": 90, "test": 30}  # sentences
 LONG_SENTENCES = 4000  # enough for several calls of the engine per epoch
 SMALL = {"dim": 4, "epochs": 2, "batch_size": 200, "noise_samples": 3}

@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from tests.hostile import corpus as corpora
 from tests.hostile.attacks import FAMILIES
-from tests.hostile.outcome import HARMLESS, REJECTED, VIOLATION, Family
+from tests.hostile.outcome import BROKEN, HARMLESS, REJECTED, VIOLATION, Family
 from tests.hostile.report import table, write_report
 
 BATCH_SECONDS = 2.0  # of one family, before it is the turn of another
@@ -93,6 +93,8 @@ class Worker:
         answer = self._receive(family.timeout)
         if answer is None:
             return self._ended(f"or took more than {family.timeout:g} s")
+        if answer["outcome"] == BROKEN:
+            raise RuntimeError(f"{family.name}:{number}: the harness is wrong: {answer['detail']}")
         return answer["outcome"], answer["detail"][:LONGEST_DETAIL]
 
     def stop(self) -> None:
@@ -143,7 +145,11 @@ class Worker:
                 self._process.wait(5)
         self.stop()
         log = self.log.read_text(errors="replace")[-LONGEST_DETAIL:]
-        crash = f"crash: the worker ended with code {code}" if code is not None else f"hang: the worker did not answer, {how}"
+        crash = (
+            f"crash: the worker ended with code {code}"
+            if code is not None
+            else f"hang: the worker did not answer, {how}"
+        )
         return VIOLATION, f"{crash}\n{log}"
 
 
@@ -230,7 +236,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", type=Path, default=Path("build/attack"), help="folder for the files of violations")
     parser.add_argument("--soak", action="store_true", help="look for leaks in one long-lived process instead")
     options = parser.parse_args(arguments)
-    names = options.only.split(":")[:1] if options.only else options.families.split(",") if options.families else FAMILIES
+    names = (
+        options.only.split(":")[:1] if options.only else options.families.split(",") if options.families else FAMILIES
+    )
     if unknown := [name for name in names if name not in FAMILIES]:
         parser.error(f"unknown families {', '.join(unknown)}: there are {', '.join(FAMILIES)}")
     families = [FAMILIES[name] for name in names]

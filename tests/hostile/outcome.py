@@ -1,6 +1,7 @@
 """Outcomes of attempts, and the families of attacks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -8,10 +9,24 @@ from random import Random
 from tests.hostile.corpus import Corpus
 
 REJECTED, HARMLESS, VIOLATION = "rejected", "harmless", "violation"
+BROKEN = "broken"  # no outcome: the harness itself is wrong
 
 
 class Violation(Exception):
     """ncelm did something that it must not do."""
+
+
+class Broken(Exception):
+    """The harness itself is wrong: something that must succeed without an attack has failed."""
+
+
+@contextmanager
+def without_attack() -> Iterator[None]:
+    """Run something that must succeed. Its failure is not a rejection, but ends the whole attack."""
+    try:
+        yield
+    except Exception as error:
+        raise Broken(f"failed without an attack: {type(error).__name__}: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.hostile.corpus import HAS_TORCH, Corpus
-from tests.hostile.outcome import HARMLESS, REJECTED, VIOLATION, Family, Place, Violation, random_of
+from tests.hostile.outcome import BROKEN, HARMLESS, REJECTED, VIOLATION, Broken, Family, Place, Violation, random_of
 
 MEMORY = 4 << 30  # bytes of address space that attempts may take in addition
 GROWTH = 600 << 20  # bytes of resident memory that one attempt may take
@@ -39,6 +39,8 @@ def run_attempt(family: Family, number: int, seed: int, corpus: Corpus, folder: 
         outcome, detail = REJECTED, str(error)
         if "\n" in detail or not detail.strip():
             outcome, detail = VIOLATION, f"the message of an error is not one line: {detail!r}"
+    except Broken:
+        return BROKEN, traceback.format_exc()
     except Violation as violation:
         outcome, detail = VIOLATION, str(violation)
     except (Exception, KeyboardInterrupt) as error:

@@ -134,10 +134,10 @@ def test_headers_of_mapped_files_are_not_trusted(tmp_path, change):
 
 
 def test_files_of_version_1_have_no_checksum(tmp_path, monkeypatch):
-    monkeypatch.setattr(array_files, "_metadata_of", lambda arrays, header: {"ncelm": json.dumps({"version": 1})})
+    monkeypatch.setattr(array_files, "_metadata_of", lambda *arguments: {"ncelm": json.dumps({"version": 1})})
     write_arrays(tmp_path / "arrays", ARRAYS, {})
     assert read_arrays(tmp_path / "arrays", SHAPES)[1] == {"version": 1}
-    monkeypatch.setattr(array_files, "_metadata_of", lambda arrays, header: {"ncelm": json.dumps({"version": 2})})
+    monkeypatch.setattr(array_files, "_metadata_of", lambda *arguments: {"ncelm": json.dumps({"version": 2})})
     write_arrays(tmp_path / "arrays", ARRAYS, {})
     with pytest.raises(NcelmError, match="its checksum is wrong"):
         read_arrays(tmp_path / "arrays", SHAPES)
@@ -145,7 +145,7 @@ def test_files_of_version_1_have_no_checksum(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("content", ["[" * 100_000, "NaN", "5", '{"version": 1e400}', "{"])
 def test_metadata_is_not_trusted(tmp_path, monkeypatch, content):
-    monkeypatch.setattr(array_files, "_metadata_of", lambda arrays, header: {"ncelm": content})
+    monkeypatch.setattr(array_files, "_metadata_of", lambda *arguments: {"ncelm": content})
     for write, read, arrays, expected in (
         (write_arrays, read_arrays, ARRAYS, SHAPES),
         (write_mapped, map_arrays, MAPPED, KINDS),

@@ -205,3 +205,16 @@ def test_evaluation_does_not_import_training(cycle_store, tmp_path):
     train_ngram(cycle_store, tmp_path / "run", order=2)
     code = f"import ncelm\nncelm.load({str(tmp_path / 'run')!r}).score('w1 w2')"
     assert "ncelm.training" not in imported_by(code)
+
+
+def test_the_parameters_of_another_run(folder, cycle_store, tmp_path):
+    """The shapes are the same, and the checksum is right."""
+    size = len(cycle_store.vocabulary)
+    model = LogBilinear.initialise(ModelConfig(context=2, dim=4), np.full(size, 1.0 / size), seed=1, init_std=0.5)
+    save_model(tmp_path / "other", cycle_store, model)
+    change_config(tmp_path / "other", config={"model": {"context": 2, "dim": 4}, "seed": 1})
+    array_files.write_arrays(tmp_path / "other" / run.MODEL, model.arrays(), {"kind": "log-bilinear"})
+    load(tmp_path / "other")
+    shutil.copy(tmp_path / "other" / run.MODEL, folder / run.MODEL)
+    with pytest.raises(NcelmError, match=r"model.safetensors is a file of another run"):
+        load(folder)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
-from tests.helpers import change_json
+from tests.helpers import change_json, rewrite_arrays
 
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
@@ -228,6 +228,8 @@ def test_options_that_a_config_lacks_have_their_defaults(store, tmp_path):
     config = json.loads(path.read_text())
     del config["config"]["regularization"]["dropout"]
     change_json(path, config)
+    for name in (run.MODEL, run.CHECKPOINT):
+        rewrite_arrays(path.with_name(name))
     train(store, tmp_path / "run", epochs=1, resume=True, **SMALL)
     with pytest.raises(NcelmError, match=r"started with `dropout` 0.0, not 0.5"):
         train(store, tmp_path / "run", epochs=1, resume=True, dropout=0.5, **SMALL)

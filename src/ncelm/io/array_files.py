@@ -17,7 +17,7 @@ from safetensors.numpy import save as save_safetensors
 
 from ncelm.errors import NcelmError
 from ncelm.io.files import atomic_write, open_regular, parse_json, read_bytes
-from ncelm.io.run import CONFIG, VOCABULARY
+from ncelm.io.run import CONFIG, VOCABULARY, identity
 
 VERSION = 2  # of the file format; version 1 had no checksum
 DTYPES = {"float32": "F32", "int32": "I32", "int64": "I64"}  # NumPy's names and those of safetensors
@@ -31,7 +31,7 @@ STATISTICS = ("squares.", "accumulator.", "momentum.")
 def write_arrays(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
     """Write arrays and a JSON header as one safetensors file, atomically. Equal content gives equal bytes."""
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    content = save_safetensors(arrays, _metadata_of(arrays, header))
+    content = save_safetensors(arrays, _metadata_of(path, arrays, header))
     with atomic_write(path) as file:
         file.write(content)
 
@@ -89,7 +89,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 def write_mapped(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> None:
     """Write arrays and a JSON header like `write_arrays`, without a second copy of the arrays in memory."""
-    entries: dict[str, Any] = {"__metadata__": _metadata_of(arrays, header)}
+    entries: dict[str, Any] = {"__metadata__": _metadata_of(path, arrays, header)}
     end = 0
     for name, array in arrays.items():
         begin, end = end, end + array.nbytes
@@ -169,11 +169,14 @@ def _verify(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -
     """Raise `NcelmError` if the checksum of a file is wrong. Files of version 1 have none."""
     if (header["version"] > 1 or "checksum" in header) and header.get("checksum") != checksum(arrays, header):
         raise NcelmError(f"{path} is damaged (its checksum is wrong): restore it from a copy or train again")
+    if header.get("run") not in (None, identity(path.parent)):
+        raise NcelmError(f"{path} is a file of another run: restore it from a copy or train again")
 
 
-def _metadata_of(arrays: dict[str, np.ndarray], header: dict[str, Any]) -> dict[str, str]:
+def _metadata_of(path: Path, arrays: dict[str, np.ndarray], header: dict[str, Any]) -> dict[str, str]:
     """Return the metadata of a safetensors file: one field, because safetensors writes several in no fixed order."""
-    header = {"version": VERSION, **header}
+    run = identity(path.parent)
+    header = {"version": VERSION, **header, **({"run": run} if run else {})}
     return {"ncelm": json.dumps({**header, "checksum": checksum(arrays, header)}, sort_keys=True, allow_nan=False)}
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from ncelm.errors import NcelmError
-from ncelm.io.files import read_json
+from ncelm.io.files import json_checksum, parse_json, read_bytes, read_json
 
 # Version 1 had a flat training configuration, see ncelm.training.migrate; versions 1 and 2 had no checksum.
 VERSION = 3
@@ -34,6 +34,23 @@ def read_config(run: Path) -> dict[str, Any]:
     if kind not in get_args(Kind):
         raise NcelmError(f"{run} holds a model of an unknown kind, {str(kind)[:40]!r}: upgrade ncelm")
     return content
+
+
+def identity(run: Path) -> str | None:
+    """Return a digest of what config.json says about the model; None if there is no such file.
+
+    Array files carry it, so that the file of another run is not taken for one of this run. Where the token store is, and
+    which version wrote the file, does not matter.
+    """
+    try:
+        content = parse_json(read_bytes(run / CONFIG))
+    except (NcelmError, ValueError):
+        return None
+    if not isinstance(content, dict):
+        return None
+    store = content.get("store")
+    content["store"] = store.get("fingerprint") if isinstance(store, dict) else None
+    return json_checksum({name: value for name, value in content.items() if name not in ("ncelm", "version")})
 
 
 def damaged_config(run: Path) -> NcelmError:

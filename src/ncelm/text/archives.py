@@ -106,7 +106,8 @@ def _reading(path: Path) -> Iterator[None]:
     """Turn exceptions raised while reading `path` into an `NcelmError` of one line."""
     try:
         yield
-    except (tarfile.TarError, gzip.BadGzipFile, EOFError, LZMAError, zlib.error) as error:
+    except (tarfile.TarError, gzip.BadGzipFile, EOFError, LZMAError, zlib.error, ValueError, OverflowError) as error:
+        # tarfile raises ValueError for numbers in its headers that are none
         what = "not a tar archive" if is_archive(path) else "not a gzip file"
         raise NcelmError(f"{path} is damaged or {what} ({error}): copy it again") from error
     except OSError as error:

@@ -169,6 +169,7 @@ def _codec(encoding: str) -> str:
     """Return Python's name for an encoding."""
     try:
         "".encode(encoding)  # raises LookupError for codecs that are not for text, such as "hex"
+        b"\xff".decode(encoding, "replace")  # raises UnicodeError for codecs of host names, such as "idna"
         return codecs.lookup(encoding).name
     except (LookupError, ValueError):
         raise NcelmError(f"there is no text encoding {encoding!r}: try utf-8, latin-1, cp1252 or utf-16") from None

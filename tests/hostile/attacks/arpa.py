@@ -14,8 +14,40 @@ from ncelm.language_model import LanguageModel
 
 WORDS = ("a", "b", "c", "the", "é", "日本", "a-b", "don't", "\\data\\x", "1", "-1.5", "<UNK>x", "\u00ad", "ngram")
 NUMBERS = (
-    *("0", "-0", "-0.0", "0.0", "-99", "-1e9999", "1e-400", "-inf", "inf", "nan", "-9999", "-10001", "1", "0.001", "1e-9"),
-    *("-1e3", "-3.4e38", "0x1p-3", "-1_0", "１", "-.5", "-5.", "+0", "", "-", "--1", "1e", "-1,5", "9" * 400, "-0." + "1" * 400),
+    *(
+        "0",
+        "-0",
+        "-0.0",
+        "0.0",
+        "-99",
+        "-1e9999",
+        "1e-400",
+        "-inf",
+        "inf",
+        "nan",
+        "-9999",
+        "-10001",
+        "1",
+        "0.001",
+        "1e-9",
+    ),
+    *(
+        "-1e3",
+        "-3.4e38",
+        "0x1p-3",
+        "-1_0",
+        "１",
+        "-.5",
+        "-5.",
+        "+0",
+        "",
+        "-",
+        "--1",
+        "1e",
+        "-1,5",
+        "9" * 400,
+        "-0." + "1" * 400,
+    ),
     *("1e-3", "4", "-7.5", "99"),
 )
 
@@ -77,7 +109,9 @@ def mutate_lines(random: Random, lines: list[str]) -> list[str]:
             fields[random.choice((0, -1))] = random.choice((*NUMBERS, number(random), number(random)))
             lines[at] = "\t".join(fields)
         case 6 if len(fields) > 1:
-            fields[1] = random.choice((*WORDS, "a b", "a b c", "<s> <s>", "</s> a", "<unk>", "", "x" * 5000, "a\u00a0b", "a\x0bb"))
+            fields[1] = random.choice(
+                (*WORDS, "a b", "a b c", "<s> <s>", "</s> a", "<unk>", "", "x" * 5000, "a\u00a0b", "a\x0bb")
+            )
             lines[at] = "\t".join(fields)
         case 7:
             lines[at] += random.choice((" ", "\t", "\r", "\t0", "\t-1\t-1", "\0", " x", "\x1a", "\u2028", "\x85"))
@@ -85,10 +119,20 @@ def mutate_lines(random: Random, lines: list[str]) -> list[str]:
             lines[at] = lines[at].replace("\t", random.choice((" ", "  ", "\t\t", "", "\x0c")))
         case 9:
             lines[min(1, len(lines) - 1)] = random.choice(
-                ("ngram 1=0", "ngram 1=-1", "ngram 1=99999999999999", "ngram 1=1e3", "ngram 2=3", "ngram 1 = 4", "ngram 1=" + "9" * 30)
+                (
+                    "ngram 1=0",
+                    "ngram 1=-1",
+                    "ngram 1=99999999999999",
+                    "ngram 1=1e3",
+                    "ngram 2=3",
+                    "ngram 1 = 4",
+                    "ngram 1=" + "9" * 30,
+                )
             )
         case 10:
-            lines[at] = random.choice(("\\end\\", "\\data\\", "\\1-grams:", "\\2-grams:", "\\9-grams:", "", "x", "\\", "#"))
+            lines[at] = random.choice(
+                ("\\end\\", "\\data\\", "\\1-grams:", "\\2-grams:", "\\9-grams:", "", "x", "\\", "#")
+            )
         case 11:
             lines[at:at] = [random.choice(("", " ", "comment"))] * random.choice((1, 999, 1500))
         case 12:
@@ -137,7 +181,9 @@ def _check_model(lm: LanguageModel, place: Place) -> str:
     export_arpa(place.folder / "run", place.folder / "again.arpa")
     like = place.folder / "run"
     import_arpa(place.folder / "again.arpa", place.folder / "again", like=like)
-    first, second = (ArrayFile.parse((place.folder / run / "model.safetensors").read_bytes()) for run in ("run", "again"))
+    first, second = (
+        ArrayFile.parse((place.folder / run / "model.safetensors").read_bytes()) for run in ("run", "again")
+    )
     for name, array in first.arrays.items():
         if not np.array_equal(array, second.arrays[name]):  # -0 and 0 are equal
             raise Violation(f"another {name} after the model was written and read again")

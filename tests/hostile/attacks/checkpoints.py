@@ -16,7 +16,7 @@ from tests.hostile.mutations import (
     mutate_json,
     with_checksum,
 )
-from tests.hostile.outcome import HARMLESS, Family, Place, Violation
+from tests.hostile.outcome import HARMLESS, Family, Place, Violation, without_attack
 from tests.hostile.tools import changed_files, content_of
 
 from ncelm.training.loop import train
@@ -33,8 +33,9 @@ def undisturbed(corpus: Corpus, name: str) -> dict[str, str]:
     """Return the content of the run of a model that was resumed without an attack."""
     out = corpus.folder.parent / "undisturbed" / stopped_name(name)
     if not out.exists():
-        corpus.copy([stopped_name(name)], out.parent)
-        resume(corpus, name, out)
+        with without_attack():
+            corpus.copy([stopped_name(name)], out.parent)
+            resume(corpus, name, out)
     return content_of(out)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from functools import cache
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -22,7 +23,7 @@ from tests.hostile.commands import (
 )
 from tests.hostile.corpus import HAS_TORCH, Corpus
 from tests.hostile.mutations import ArrayFile
-from tests.hostile.outcome import HARMLESS, Family, Place, Violation
+from tests.hostile.outcome import HARMLESS, Broken, Family, Place, Violation
 from tests.hostile.tools import changed_files, check_content, check_no_partials, error_lines
 
 SIGNALS = {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}
@@ -80,6 +81,11 @@ def _kill(command: Command, place: Place, number: signal.Signals, moment: float,
     early = time.monotonic() - began < startup_seconds()
     code, _, errors = finish(process, what, 60.0)
     check_group_ended(process, what)
+    semaphores = sorted(Path("/dev/shm").glob(f"sem.loky-{process.pid}-*"))
+    for path in semaphores:  # of the process that was started here
+        path.unlink(missing_ok=True)
+    if semaphores and not (number == signal.SIGKILL and to_group):  # nobody is left to remove them then
+        raise Violation(f"{what}: left behind: {len(semaphores)} semaphores")
     if number == signal.SIGKILL or code == 0:
         if code not in (0, -9):
             raise Violation(f"{what}: exit code {code}: {errors[-1000:]}")
@@ -118,7 +124,7 @@ def _torchrun(corpus: Corpus, out: str, *more: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         process_group=0,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
@@ -132,7 +138,7 @@ def distributed_model(corpus: Corpus) -> tuple[dict[str, np.ndarray], float]:
     began = time.monotonic()
     code, _, errors = finish(_torchrun(corpus, str(folder / "out")), "torchrun")
     if code:
-        raise Violation(f"torchrun without an attack: exit code {code}: {errors[-1500:]}")
+        raise Broken(f"torchrun without an attack: exit code {code}: {errors[-1500:]}")
     seconds = time.monotonic() - began
     return ArrayFile.parse((folder / "out" / "model.safetensors").read_bytes()).arrays, seconds
 

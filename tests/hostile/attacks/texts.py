@@ -1,6 +1,7 @@
 """Hostile texts: encodings, control characters, long lines, pipes, links, damaged compression."""
 
 import gzip
+import itertools
 import os
 import re
 from pathlib import Path
@@ -14,12 +15,91 @@ from tests.hostile.tools import check_command, command
 from ncelm.text.prepare import prepare
 from ncelm.text.store import TokenStore
 
-ENCODINGS = ("utf-8", "utf-8", "utf-8", "latin-1", "utf-16", "utf-8-sig", "utf-16-le", "utf-32", "cp1252", "koi8-r", "ascii")
+ENCODINGS = (
+    "utf-8",
+    "utf-8",
+    "utf-8",
+    "latin-1",
+    "utf-16",
+    "utf-8-sig",
+    "utf-16-le",
+    "utf-32",
+    "cp1252",
+    "koi8-r",
+    "ascii",
+)
 PIECES = (
-    *("the", "cat", "sat", "on", "a", "mat", " ", " ", " ", " ", "  ", "\n", "\n", "\n", "\r\n", "\r", "\n\n", "\t", ". "),
-    *("\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\x85", "\u2028", "\u2029", "\u00a0", "\u3000", "\u200b", "\ufeff", "\x1a"),
-    *("é", "日本", "\U0001f600", "a\u0301", "<s>", "</s>", "<unk>", "<UNK>", "\0", "\x1b[31m", "\x7f", "ß", "İ", "ﬁ", "\ufffd"),
-    *("Mr. ", "e.g. ", "...", "'s", "''", "``", '"', "don't", "1,000.5", "--", "(", ")", "_____", "\\", "%", "x" * 1000),
+    *(
+        "the",
+        "cat",
+        "sat",
+        "on",
+        "a",
+        "mat",
+        " ",
+        " ",
+        " ",
+        " ",
+        "  ",
+        "\n",
+        "\n",
+        "\n",
+        "\r\n",
+        "\r",
+        "\n\n",
+        "\t",
+        ". ",
+    ),
+    *(
+        "\x0b",
+        "\x0c",
+        "\x1c",
+        "\x1d",
+        "\x1e",
+        "\x85",
+        "\u2028",
+        "\u2029",
+        "\u00a0",
+        "\u3000",
+        "\u200b",
+        "\ufeff",
+        "\x1a",
+    ),
+    *(
+        "é",
+        "日本",
+        "\U0001f600",
+        "a\u0301",
+        "<s>",
+        "</s>",
+        "<unk>",
+        "<UNK>",
+        "\0",
+        "\x1b[31m",
+        "\x7f",
+        "ß",
+        "İ",
+        "ﬁ",
+        "\ufffd",
+    ),
+    *(
+        "Mr. ",
+        "e.g. ",
+        "...",
+        "'s",
+        "''",
+        "``",
+        '"',
+        "don't",
+        "1,000.5",
+        "--",
+        "(",
+        ")",
+        "_____",
+        "\\",
+        "%",
+        "x" * 1000,
+    ),
 )
 RESERVED = ("<s>", "</s>", "<unk>")
 
@@ -61,7 +141,13 @@ def tokenized_text(random: Random, place: Place) -> str:
     lowercase = random.random() < 0.2
     boundary = random.choice(("stream", "sentence"))
     prepare(
-        train=path, valid=path, out=place.folder / "out", encoding=encoding, lowercase=lowercase, boundary=boundary, workers=1
+        train=path,
+        valid=path,
+        out=place.folder / "out",
+        encoding=encoding,
+        lowercase=lowercase,
+        boundary=boundary,
+        workers=1,
     )
     store = TokenStore.open(place.folder / "out")
     raw = gzip.decompress(content) if compressed else content
@@ -73,7 +159,7 @@ def tokenized_text(random: Random, place: Place) -> str:
         bounds = split.sentences.tolist()
         found = [
             [store.vocabulary.word(int(i)) for i in split.ids[begin : end - 1]]
-            for begin, end in zip(bounds, bounds[1:], strict=False)
+            for begin, end in itertools.pairwise(bounds)
         ]
         if found != expected:
             where = next((i for i, (a, b) in enumerate(zip(found, expected, strict=False)) if a != b), len(expected))
@@ -131,7 +217,13 @@ def scored_text(random: Random, place: Place) -> str:
     if random.random() < 0.3:
         arguments = ["evaluate", run, "--file", path, *options]
     else:
-        arguments = ["score", run, path, *options, *random.choice(((), ("--per-word",), ("--no-end",), ("--unnormalised",)))]
+        arguments = [
+            "score",
+            run,
+            path,
+            *options,
+            *random.choice(((), ("--per-word",), ("--no-end",), ("--unnormalised",))),
+        ]
     code, out, errors = command(arguments)
     outcome = check_command(code, errors)
     if outcome == REJECTED:
@@ -181,11 +273,15 @@ def _mutated(random: Random, path: Path) -> bytes:
             case 1:
                 lines.insert(at, lines[random.randrange(len(lines))])
             case 2 | 3:
-                extra = random.choice((*PIECES, "[a]", "[[a]]", "[]", "__", '"a,b"', '"', '"a\nb"', "a)", "f", "5000", "_____ _____"))
+                extra = random.choice(
+                    (*PIECES, "[a]", "[[a]]", "[]", "__", '"a,b"', '"', '"a\nb"', "a)", "f", "5000", "_____ _____")
+                )
                 fields[random.randrange(len(fields))] = extra
                 lines[at] = ",".join(fields)
             case 4:
-                lines[at] = lines[at].replace("_____", random.choice(("", "_", "__", "x_____", "_____ _____", "_____.")))
+                lines[at] = lines[at].replace(
+                    "_____", random.choice(("", "_", "__", "x_____", "_____ _____", "_____."))
+                )
             case 5:
                 random.shuffle(fields)
                 lines[at] = ",".join(fields)

@@ -14,7 +14,7 @@ from typing import Any
 from unittest import mock
 
 from tests.hostile.corpus import Corpus, splits, still_clocks, stopped_name
-from tests.hostile.outcome import HARMLESS, REJECTED, Family, Place, Violation
+from tests.hostile.outcome import HARMLESS, REJECTED, Family, Place, Violation, without_attack
 from tests.hostile.tools import changed_files, check_content, check_no_partials, content_of
 
 import ncelm
@@ -28,7 +28,9 @@ PATCHED = ("fsync", "replace", "rename", "mkdir")  # of the module os
 class Faults:
     """Counts write calls, and lets one of them fail: once, or, as on a full disk, all later ones too."""
 
-    def __init__(self, at: int | None = None, number: int = errno.ENOSPC, lasting: bool = False, short: int = 0) -> None:
+    def __init__(
+        self, at: int | None = None, number: int = errno.ENOSPC, lasting: bool = False, short: int = 0
+    ) -> None:
         self.calls, self.at, self.number, self.lasting, self.short = 0, at, number, lasting, short
         self.failed = False
 
@@ -95,18 +97,12 @@ def operations(corpus: Corpus) -> dict[str, Callable[[Path], Any]]:
         "to-arpa": lambda out: ncelm.export_arpa(folder / "ngram", out),
         "to-arpa.gz": lambda out: ncelm.export_arpa(folder / "ngram", out),
         "from-arpa": lambda out: ncelm.import_arpa(folder / "ngram.arpa", out),
-        "export": lambda out: export_vectors(out, *_vectors(folder), "word2vec"),
+        "export": lambda out: export_vectors(ncelm.load(folder / "tied"), out, "word2vec"),
     }
     for name, options in corpus.neural.items():
         found[f"train {name}"] = _training(store, options)
         found[f"resume {name}"] = _training(folder / "long", options)
     return found
-
-
-def _vectors(folder: Path) -> tuple[Any, Any]:
-    from ncelm.models.load import load_vectors
-
-    return load_vectors(folder / "tied")
 
 
 def _training(store: Path, options: dict[str, Any]) -> Callable[[Path], Any]:
@@ -130,7 +126,7 @@ def _without_faults(corpus: Corpus, name: str) -> tuple[dict[str, str], int]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     out, faults = _output(name, corpus, folder), Faults()
-    with still_clocks(), faults.active():
+    with without_attack(), still_clocks(), faults.active():
         operations(corpus)[name](out)
     return content_of(out), faults.calls
 
@@ -143,7 +139,9 @@ def write_fault(random: Random, place: Place) -> str:
     faults = Faults(at, random.choice(ERRORS), random.random() < 0.5, random.choice((0, 0, 1)))
     out = _output(name, place.corpus, place.folder)
     operation, what = operations(place.corpus)[name], f"{name}, write call {at} of {calls}"
-    what += f" ({errno.errorcode[faults.number]}{', lasting' if faults.lasting else ''}{', short' if faults.short else ''})"
+    what += (
+        f" ({errno.errorcode[faults.number]}{', lasting' if faults.lasting else ''}{', short' if faults.short else ''})"
+    )
     outcome = HARMLESS
     with still_clocks(), faults.active():
         try:
