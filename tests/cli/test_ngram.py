@@ -4,7 +4,9 @@ import errno
 import json
 import os
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from tests.helpers import without_compilation
 
 from ncelm.cli.main import main
@@ -24,7 +26,8 @@ def test_ngrams_there_and_back_and_mixed(answer, output, capsys, folder, tmp_pat
     assert "n-grams of order 1 to 3" in captured.out
     assert "has no <s>" in captured.err  # the store is a stream
     answer(["ngram", "from-arpa", arpa, "--out", again, "--like", store])
-    assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "ngram/model.safetensors").read_bytes()
+    for name, array in load_file(tmp_path / "ngram/model.safetensors").items():
+        np.testing.assert_array_equal(load_file(tmp_path / "again/model.safetensors")[name], array)
     assert sum(answer(["mix", ngram, run, "--out", tmp_path / "mixed"])["weights"]) == pytest.approx(1.0)
     perplexities = [
         answer(["evaluate", model, "--split", "valid"])["perplexity"] for model in (ngram, run, tmp_path / "mixed")

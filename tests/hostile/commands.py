@@ -39,9 +39,9 @@ class Command:
 def commands(corpus: Corpus) -> list[Command]:
     """Return all long commands."""
     found = [
-        Command("prepare", ("prepare", "--train", "{in}/long.txt", "--valid", "{in}/valid.txt", "--out", "{out}", "--workers", "2")),
+        Command("prepare", ("prepare", "--train", "{in}/long.txt", "--valid", "{in}/valid.txt", "--out", "{out}", "--workers", "2")),  # noqa: E501
         Command("prepare prose", ("prepare", "{in}/texts", "--punkt", "train", "--out", "{out}", "--workers", "2")),
-        Command("prepare works", ("prepare", "{in}/texts", "--gutenberg", "--punkt", "train", "--out", "{out}", "--workers", "1")),
+        Command("prepare works", ("prepare", "{in}/texts", "--gutenberg", "--punkt", "train", "--out", "{out}", "--workers", "1")),  # noqa: E501
         Command("ngram train", ("ngram", "train", "{in}/long", "--order", "5", "--out", "{out}")),
         Command("lsa", ("lsa", "train", "{in}/long", "--dim", "20", "--out", "{out}")),
         Command("pmi", ("pmi", "train", "{in}/long", "--out", "{out}")),

@@ -98,7 +98,7 @@ def prose(seed: int) -> str:
 @contextmanager
 def still_clocks() -> Iterator[None]:
     """Let `time.perf_counter` stand still: no file then depends on the time."""
-    with mock.patch.object(time, "perf_counter", lambda: 0.0):
+    with mock.patch.object(time, "perf_counter", return_value=0.0):
         yield
 
 
@@ -200,7 +200,7 @@ def _make_relative(run: Path) -> None:
     write_json(run / "config.json", content)
 
 
-class Stop(Exception):
+class Stop(Exception):  # noqa: N818
     """Ends a training run from its progress callback."""
 
 

@@ -12,11 +12,11 @@ REJECTED, HARMLESS, VIOLATION = "rejected", "harmless", "violation"
 BROKEN = "broken"  # no outcome: the harness itself is wrong
 
 
-class Violation(Exception):
+class Violation(Exception):  # noqa: N818
     """ncelm did something that it must not do."""
 
 
-class Broken(Exception):
+class Broken(Exception):  # noqa: N818
     """The harness itself is wrong: something that must succeed without an attack has failed."""
 
 

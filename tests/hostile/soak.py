@@ -90,7 +90,10 @@ def _verdict(samples: list[tuple[int, int, int]], rounds: int) -> int:
         for part in (steady[:third], steady[-third:])
     )
     print(
-        f"{rounds:,} rounds, {len(samples):,} samples\nafter the warm-up: {_shown(first)}\nat the end:        {_shown(last)}"
+        f"{rounds:,} rounds, {len(samples):,} samples",
+        f"after the warm-up: {_shown(first)}",
+        f"at the end:        {_shown(last)}",
+        sep="\n",
     )
     grown = [
         name

@@ -39,7 +39,7 @@ def read_config(run: Path) -> dict[str, Any]:
 def identity(run: Path) -> str | None:
     """Return a digest of what config.json says about the model; None if there is no such file.
 
-    Array files carry it, so that the file of another run is not taken for one of this run. Where the token store is, and
+    Array files carry it, so that the file of another run is not taken for one of this run. Where the token store is and
     which version wrote the file, does not matter.
     """
     try:

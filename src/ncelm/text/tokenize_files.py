@@ -182,7 +182,8 @@ def _tokenize_in_workers(units: list[Unit], workers: int, total: int, progress: 
 
                 executor = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(units[0], os.getpid()))
                 futures = [executor.submit(_tokenize_in_worker, unit, i, counter_file) for i, unit in enumerate(units)]
-        except (ImportError, NotImplementedError, OSError):  # no semaphores, or too many processes
+        # no semaphores, or too many processes or files; where a pipe cannot be opened, loky raises UnboundLocalError
+        except (ImportError, NotImplementedError, OSError, UnboundLocalError):
             return None
         pending = set(futures)
         while pending:

@@ -117,7 +117,7 @@ def crafted_archive(random: Random, place: Place) -> str:
             case 6:
                 info, content = member("odd.txt", b"Some odd text. " * 20)
                 info.pax_headers = {
-                    random.choice(("size", "path", "GNU.sparse.major", "GNU.sparse.map", "mtime", "linkpath", "x", "uid")):
+                    random.choice(("size", "path", "GNU.sparse.major", "GNU.sparse.map", "mtime", "linkpath", "x", "uid")):  # noqa: E501
                     random.choice(("", "-1", "99999999999999999999", "1", "1,2,3", "../../x", "é", "nan", "0"))
                 }  # fmt: skip
                 members.insert(at, (info, content))
@@ -140,7 +140,8 @@ def damaged_archive(random: Random, place: Place) -> str:
         path = place.folder / f"a{suffix}"
         path.write_bytes(damage(random, PACKED[suffix](bytes(content))))
         return _check(place, path, reference)
-    headers = [info.offset for info in tarfile.open(fileobj=io.BytesIO(bytes(content)))]
+    with tarfile.open(fileobj=io.BytesIO(bytes(content))) as tar:
+        headers = [info.offset for info in tar]
     at = random.choice(headers)
     match random.randrange(5):
         case 0 | 1:  # a field of a header, without its checksum

@@ -284,7 +284,7 @@ def public_functions(corpus: Corpus, place: Place) -> dict[str, tuple[Callable[.
                 "split": "valid", "threads": 1}),
         "blend": (ncelm.blend, {"runs": [folder / "lsa", folder / "pmi"], "out": out, "store": store, "split": "valid",
                   "seed": 0, "threads": 1}),
-        "import_arpa": (ncelm.import_arpa, {"path": folder / "ngram.arpa", "out": out, "like": store, "lowercase": False}),
+        "import_arpa": (ncelm.import_arpa, {"path": folder / "ngram.arpa", "out": out, "like": store, "lowercase": False}),  # noqa: E501
         "export_arpa": (ncelm.export_arpa, {"run_folder": folder / "ngram", "path": place.folder / "out.arpa"}),
         "load": (ncelm.load, {"path": run, "threads": 1}),
         "load_scorer": (ncelm.load_scorer, {"path": folder / "lsa", "threads": 1}),
@@ -298,7 +298,7 @@ def public_functions(corpus: Corpus, place: Place) -> dict[str, tuple[Callable[.
         "Vocabulary.encode": (lm.vocabulary.encode, {"words": words}),
         "score": (lm.score, {"sentence": words, "end": True}),
         "full_scores": (lm.full_scores, {"sentence": " ".join(words), "end": True}),
-        "scores_of": (lambda **given: list(lm.scores_of(**given)), {"sentences": [words], "end": True, "normalised": True}),
+        "scores_of": (lambda **given: list(lm.scores_of(**given)), {"sentences": [words], "end": True, "normalised": True}),  # noqa: E501
         "perplexity": (lm.perplexity, {"sentences": [" ".join(words)]}),
         "evaluate": (lm.evaluate, {"sentences": [words]}),
         "evaluate_split": (lm.evaluate_split, {"store": store, "name": "valid"}),

@@ -5,6 +5,7 @@ checksum, as an attacker writes it: they may give another answer, but not an imp
 """
 
 import json
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -115,7 +116,23 @@ def crafted_json(random: Random, place: Place) -> str:
     else:
         document = with_checksum(document)
     path.write_bytes(encode_json(document))
+    _update_runs(path.parent)
+    if path.name == "config.json" and path.parent.name != target:
+        with suppress(TypeError, KeyError, AttributeError):  # a mutated description
+            _update_parts(place, target)
     return check(place, target, crafted=True)
+
+
+def _update_runs(folder: Path) -> None:
+    """Write the identity of a changed run into its array files."""
+    from ncelm.io.run import identity
+
+    for path in folder.glob("*.safetensors"):
+        file = ArrayFile.parse(path.read_bytes())
+        if run := identity(folder):
+            file.header["run"] = run
+        file.sign()
+        path.write_bytes(file.content())
 
 
 def damaged_arrays(random: Random, place: Place) -> str:
