@@ -276,6 +276,8 @@ def _value(random: Random, array: np.ndarray) -> Any:
     """Return a hostile value of the type of an array."""
     if array.dtype.kind == "f":
         return np.array(random.choice(FLOATS)).astype(array.dtype)
+    if array.dtype.kind == "b":
+        return random.random() < 0.5
     limits = np.iinfo(array.dtype)
     near = int(array.max()) + random.choice((-1, 0, 1, 2)) if array.size else 0
     return min(max(random.choice((*INTEGERS, near, near, near, array.size)), limits.min), limits.max)
@@ -288,7 +290,7 @@ def _changed_values(random: Random, array: np.ndarray) -> np.ndarray:
     places = [random.randrange(flat.size) for _ in range(random.choice((1, 1, 1, 2, 10)))]
     if random.random() < 0.3:  # ends are special
         places[0] = random.choice((0, flat.size - 1))
-    match random.randrange(6):
+    match random.randrange(6) if array.dtype.kind != "b" else 0:
         case 0 | 1 | 2:
             with np.errstate(all="ignore"):
                 for place in places:
