@@ -1,6 +1,8 @@
 """Preparation: the store of a text, invalid arguments, and texts that are tokenized in parts."""
 
 import gzip
+import hashlib
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -8,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.helpers import PROSE
+from tests.helpers import PROSE, change_json
 
 from ncelm.cli.main import main
 from ncelm.errors import NcelmError
@@ -329,6 +331,14 @@ class TestParts:
         (numbers, *_) = sorted((tmp_path / "store.part-1-of-2").rglob("*.numbers"))
         numbers.write_bytes(numbers.read_bytes()[:-8] + b"\xff" * 8)
         with pytest.raises(NcelmError, match=r"part-1-of-2.*\.numbers is damaged: make the part again"):
+            join()
+        content = json.loads((tmp_path / "store.part-1-of-2/part.json").read_text())
+        content["sha256"][numbers.name] = hashlib.sha256(numbers.read_bytes()).hexdigest()
+        change_json(tmp_path / "store.part-1-of-2/part.json", content)
+        with pytest.raises(NcelmError, match="part-1-of-2 is damaged: make the part again"):
+            join()
+        numbers.write_bytes(numbers.read_bytes() + b"x")
+        with pytest.raises(NcelmError, match=r"\.numbers is damaged: make the part again"):
             join()
         numbers.unlink()
         with pytest.raises(NcelmError, match="make the part again"):

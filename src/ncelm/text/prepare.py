@@ -333,6 +333,13 @@ def _join_parts(source: _Source, units: list[Unit], parts: list[Path]) -> list[i
                     raise NcelmError(f"{part / SPILLS / file.name} cannot be read: make the part again") from error
                 if not isinstance(digests, dict) or digests.get(file.name) != _file_digest(file):
                     raise NcelmError(f"{part / SPILLS / file.name} is damaged: make the part again")
+            numbers = np.fromfile(unit.numbers_file, np.uint32)
+            try:
+                words = len(unit.words_file.read_bytes().decode("utf-8", "surrogatepass").split())
+            except UnicodeDecodeError:
+                words = -1
+            if np.count_nonzero(numbers == 0) != count or (numbers.size and numbers.max() > words):
+                raise NcelmError(f"{part} is damaged: make the part again")  # also if its digests are right
     return sentences
 
 
