@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import io
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,14 @@ def command(arguments: Sequence[object]) -> tuple[int, str, str]:
     return code, out.getvalue(), errors.getvalue()
 
 
+PROGRESS = re.compile(r" \[\d+:\d\d<")  # of a progress bar in a log: elapsed and remaining time
+
+
 def error_lines(errors: str) -> list[str]:
     """Return the lines of standard error without the message that kernels are being compiled."""
-    return [line for line in errors.splitlines() if not line.startswith("ncelm: compiling")]
+    return [
+        line for line in errors.splitlines() if not line.startswith("ncelm: compiling") and not PROGRESS.search(line)
+    ]
 
 
 def check_command(code: int, errors: str, codes: Sequence[int] = (0, 2)) -> str:
