@@ -1,11 +1,13 @@
 """The long commands of ncelm, for attacks on processes: what they need, what they make, how they are repeated."""
 
+import contextlib
 import json
 import os
 import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from functools import cache
@@ -62,6 +64,11 @@ def commands(corpus: Corpus) -> list[Command]:
     return found
 
 
+def environment() -> dict[str, str]:
+    """Return the environment of commands: temporary files go to the folder of the attempt."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": tempfile.gettempdir()}
+
+
 def start(
     words: list[str], program: list[str] | None = None, limits: dict[int, int] | None = None
 ) -> subprocess.Popen[str]:
@@ -78,10 +85,32 @@ def start(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        process_group=0,
+        start_new_session=True,
         preexec_fn=reset,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=environment(),
     )
+
+
+def session_members(process: subprocess.Popen[str]) -> list[int]:
+    """Return the processes of the session that a command leads: those that it has started, and no others."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                state, _, _, session = (entry / "stat").read_text().rpartition(")")[2].split()[:4]
+                if int(session) == process.pid and state != "Z":
+                    members.append(int(entry.name))
+    return members
+
+
+def signal_all(process: subprocess.Popen[str], number: int) -> None:
+    """Send a signal to a command and all processes that it has started, each by its id.
+
+    Group ids are not used: the id of a group that has ended may be that of another one by now.
+    """
+    for pid in session_members(process):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def finish(process: subprocess.Popen[str], what: str, timeout: float = TIMEOUT) -> tuple[int, str, str]:
@@ -89,7 +118,7 @@ def finish(process: subprocess.Popen[str], what: str, timeout: float = TIMEOUT) 
     try:
         out, errors = process.communicate(timeout=timeout)
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        signal_all(process, signal.SIGKILL)
         process.communicate()
         raise Violation(f"{what}: no end after {timeout:g} s") from None
     return process.returncode, out, errors
@@ -105,12 +134,10 @@ def check_group_ended(process: subprocess.Popen[str], what: str, seconds: float 
     """Raise Violation if processes of a command are still running after it has ended."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        try:
-            os.killpg(process.pid, 0)
-        except ProcessLookupError:
+        if not session_members(process):
             return
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
+        time.sleep(0.05)
+    signal_all(process, signal.SIGKILL)
     raise Violation(f"{what}: processes are still running {seconds:g} s after the command has ended")
 
 

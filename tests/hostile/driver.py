@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import json
-import os
 import re
 import select
 import shutil
@@ -20,6 +19,7 @@ from typing import Any, Self
 
 from tests.hostile import corpus as corpora
 from tests.hostile.attacks import FAMILIES
+from tests.hostile.commands import signal_all
 from tests.hostile.outcome import BROKEN, HARMLESS, REJECTED, VIOLATION, Family
 from tests.hostile.report import table, write_report
 
@@ -105,8 +105,7 @@ class Worker:
         self._process = None
 
     def _kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        signal_all(self._process, signal.SIGKILL)
         self._process.wait()
         self._process.stdin.close()
         self._process.stdout.close()

@@ -16,6 +16,7 @@ from tests.hostile.corpus import HAS_TORCH, Corpus
 from tests.hostile.outcome import BROKEN, HARMLESS, REJECTED, VIOLATION, Broken, Family, Place, Violation, random_of
 
 MEMORY = 4 << 30  # bytes of address space that attempts may take in addition
+OF_TORCHRUN = ("torchelastic_", "torchinductor_")  # not of ncelm
 GROWTH = 600 << 20  # bytes of resident memory that one attempt may take
 
 
@@ -60,6 +61,7 @@ def run_attempt(family: Family, number: int, seed: int, corpus: Corpus, folder: 
 def leftovers(folder: Path) -> list[str]:
     """Return the temporary files in the folder of an attempt."""
     left = [*folder.glob("files/**/*.ncelm-partial"), *folder.glob("files/**/.*.ncelm-partial"), *folder.glob("tmp/*")]
+    left = [path for path in left if not path.name.startswith(OF_TORCHRUN)]
     return sorted({str(path.relative_to(folder)) for path in left})
 
 

@@ -1,6 +1,5 @@
 """Commands that are killed at random moments, and repeated or resumed until they are done."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -16,8 +15,10 @@ from tests.hostile.commands import (
     Command,
     check_group_ended,
     commands,
+    environment,
     finish,
     run,
+    signal_all,
     start,
     undisturbed,
 )
@@ -35,7 +36,7 @@ def startup_seconds() -> float:
     """Return how long it takes until ncelm handles signals: before that, Python ends without any cleaning up."""
     began = time.monotonic()
     subprocess.run([sys.executable, "-m", "ncelm", "--version"], check=True, capture_output=True)
-    return 1.5 * (time.monotonic() - began)
+    return max(3 * (time.monotonic() - began), 0.3)  # other processes may slow it down
 
 
 def killed_command(random: Random, place: Place) -> str:
@@ -75,7 +76,7 @@ def _kill(command: Command, place: Place, number: signal.Signals, moment: float,
         process.communicate(timeout=moment)
     except subprocess.TimeoutExpired:
         if to_group:
-            os.killpg(process.pid, number)
+            signal_all(process, number)
         else:
             process.send_signal(number)
     early = time.monotonic() - began < startup_seconds()
@@ -123,9 +124,9 @@ def _torchrun(corpus: Corpus, out: str, *more: str) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        process_group=0,
+        start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env=environment(),
     )
 
 
@@ -155,7 +156,7 @@ def killed_torchrun(random: Random, place: Place) -> str:
         process.communicate(timeout=moment)
     except subprocess.TimeoutExpired:
         if number == signal.SIGKILL or random.random() < 0.5:
-            os.killpg(process.pid, number)
+            signal_all(process, number)
         else:
             process.send_signal(number)
     finish(process, what, 60.0)
