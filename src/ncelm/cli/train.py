@@ -42,8 +42,8 @@ def add_arguments(parser: Parser) -> None:
 Train a neural language model on a token store. The defaults below are those of
 the recipe `{name}`; `ncelm train --recipe NAME --help` shows those of another.
 RUN/model.safetensors holds the model with the lowest validation perplexity,
-RUN/metrics.jsonl the course of training. A run that was stopped, by Ctrl-C or
-by a power failure, continues with --resume and gives the same result."""
+RUN/metrics.jsonl the course of training. A run that was stopped, by Ctrl-C, by
+SIGTERM or by a power failure, continues with --resume, to the same result."""
     parser.epilog = "recipes:\n" + "\n".join(_recipe_lines(RECIPES))
     add_store(parser)
     add_out(parser, more=", except with --resume")
