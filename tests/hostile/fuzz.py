@@ -78,7 +78,9 @@ def main() -> None:
         sys.exit(MISSING)
     import atheris
 
-    name = sys.argv.pop(1)
+    name = sys.argv.pop(1) if len(sys.argv) > 1 else ""
+    if name not in PARSERS:
+        sys.exit(f"there is no parser {name!r}: there are {', '.join(PARSERS)}")
     with atheris.instrument_imports(include=["ncelm"]):
         import ncelm.completion
         import ncelm.io.array_files
