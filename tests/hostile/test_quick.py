@@ -16,7 +16,7 @@ from tests.hostile.outcome import VIOLATION, Place
 from tests.hostile.tools import command
 
 SEED = 0
-ATTEMPTS = 12
+ATTEMPTS = 8
 IN_PROCESS = [name for name, family in FAMILIES.items() if not family.processes]
 PROCESSES = ["kills", "limits", "two-writers"]
 

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ncelm.errors import NcelmError
@@ -119,6 +120,16 @@ def test_pipes_are_not_read(tmp_path):
         read_bytes(tmp_path / "pipe")
     with pytest.raises(NcelmError, match="is a pipe or a device, not a file"):
         read_bytes(Path("/dev/zero"))
+
+
+def test_files_that_are_refused_are_closed(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    before = psutil.Process().num_fds()
+    for name in ("pipe", "folder", "nothing") * 10:
+        with pytest.raises(NcelmError):
+            read_bytes(tmp_path / name)
+    assert psutil.Process().num_fds() == before
 
 
 def test_json_of_another_kind_is_rejected(tmp_path):

@@ -256,11 +256,13 @@ def read_json(path: Path, what: str, kind: str, newest_version: int, checksum_si
 def open_regular(path: Path) -> io.BufferedReader:
     """Open a file for reading. Raise `NcelmError` for a pipe or a device, which may block or never end."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    file = os.fdopen(descriptor, "rb")  # raises IsADirectoryError for a folder
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        file.close()
-        raise NcelmError(f"{path} is a pipe or a device, not a file: save its content to a file first")
-    return file
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    raise NcelmError(f"{path} is a pipe or a device, not a file: save its content to a file first")
 
 
 def read_bytes(path: Path, missing: Callable[[], str] | None = None) -> bytes:
