@@ -63,7 +63,7 @@ NOT_WORDS = {
     "dict": {"w1": 1}, "nested": [["w1"]], "bytes": b"w1",
 }  # fmt: skip
 NOT_SENTENCES = {"str": "w1 w2", "None": None, "int": 3, "object": THING, "bytes": b"w1", "dict": {"w1": 1}}
-NOT_SENTENCE = {name: value for name, value in NOT_WORDS.items() if name != "str"}
+NOT_SENTENCE = {name: value for name, value in NOT_WORDS.items() if name != "str"} | {"words": ["w1", "w2"]}
 NOT_NUMBERS = {
     "str": "1", "None": None, "strs": ["1", "2", "3"], "empty": [], "nested": [[1.0, 2.0]], "object": THING,
     "ragged": [[1], [1, 2]], "NaN": [1.0, NAN], "inf": [1.0, INF], "negative": [1.0, -1.0], "bools": [True, True],
@@ -323,9 +323,20 @@ FUNCTIONS: dict[str, Function] = {
     "load_vectors": Function(
         _plain(load_vectors), lambda api: {"path": api.run}, {"path": NOT_PATH, "table": NOT_CHOICE}
     ),
-    "score": Function(_lm("score"), lambda api: {"sentence": "w1 w2"}, {"sentence": NOT_SENTENCE, "end": NOT_BOOL}),
+    "Tokens": Function(_plain(ncelm.Tokens), lambda api: {"words": ["w1"]}, {"words": NOT_WORDS}),
+    "score": Function(
+        _lm("score"),
+        lambda api: {"sentence": ["w1 w2", ncelm.Tokens(["w1"])]},
+        {"sentence": {name: value for name, value in NOT_SENTENCE.items() if name != "words"}, "end": NOT_BOOL},
+    ),
     "full_scores": Function(
-        _lm("full_scores"), lambda api: {"sentence": ["w1"]}, {"sentence": NOT_SENTENCE, "end": NOT_BOOL}
+        _lm("full_scores"), lambda api: {"sentence": ncelm.Tokens(["w1"])}, {"sentence": NOT_SENTENCE, "end": NOT_BOOL}
+    ),
+    "next_words": Function(
+        _lm("next_words"), lambda api: {"context": "w1"}, {"context": NOT_SENTENCE, "n": NOT_POSITIVE}
+    ),
+    "distribution": Function(
+        _lm("distribution"), lambda api: {"before": "w1"}, {"before": NOT_SENTENCE, "after": NOT_SENTENCE}
     ),
     "scores_of": Function(
         _lm("scores_of"),
@@ -342,13 +353,13 @@ FUNCTIONS: dict[str, Function] = {
         lambda api: {"sentences": "w1 w2"},
         {
             "sentences": {name: value for name, value in NOT_SENTENCES.items() if name != "str"}
-            | {"ints": [1, 2], "None inside": ["w1", None], "nested": [[["w1"]]]}
+            | {"ints": [1, 2], "None inside": ["w1", None], "nested": [["w1"]]}
         },
     ),
     "evaluate": Function(
         _lm("evaluate"),
         lambda api: {"sentences": ["w1 w2"]},
-        {"sentences": NOT_SENTENCES | {"ints": [1, 2], "None inside": ["w1", None], "nested": [[["w1"]]]}},
+        {"sentences": NOT_SENTENCES | {"ints": [1, 2], "None inside": ["w1", None], "nested": [["w1"]]}},
     ),
     "evaluate_split": Function(
         _lm("evaluate_split"),
@@ -656,9 +667,9 @@ def test_invalid_gaps_are_errors_when_they_are_read(api, model, gap):
 
 
 @pytest.mark.parametrize("method", ["scores_of", "full_scores_of"])
-@pytest.mark.parametrize("sentence", [3, None, [1], b"w1", {"w1": 1}])
+@pytest.mark.parametrize("sentence", [3, None, [1], b"w1", {"w1": 1}, ["w1", "w2"]])
 def test_invalid_sentences_are_errors_when_they_are_read(api, method, sentence):
-    with pytest.raises(TypeError, match=r"`sentences` has .*: a sentence is a string or a list of strings"):
+    with pytest.raises(TypeError, match=r"`sentences` has .*: a sentence is a string; give words as ncelm.Tokens"):
         list(getattr(api.lm, method)(["w1", sentence]))
 
 
@@ -667,6 +678,8 @@ def test_invalid_sentences_are_errors_when_they_are_read(api, method, sentence):
     [
         (lambda api: api.opened.split("dev"), "has no dev split"),
         (lambda api: ncelm.recipe("best"), "no recipe 'best'"),
+        (lambda api: ncelm.train(api.store, api.out, recipe="best"), "no recipe 'best'"),
+        (lambda api: ncelm.train(api.store, api.out, ncelm.TrainConfig(), recipe="ptb-fast"), "`recipe` or `config`"),
         (lambda api: ncelm.prepare(out=api.out), "either prose .* or `train`"),
         (lambda api: ncelm.prepare([], out=api.out), "either prose .* or `train`"),
         (lambda api: ncelm.prepare(train=api.text, out=api.out, encoding="x\n"), "no text encoding"),

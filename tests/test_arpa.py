@@ -10,6 +10,7 @@ from tests.helpers import random_lines, store_of
 from ncelm import load
 from ncelm.arpa import export_arpa, import_arpa
 from ncelm.errors import NcelmError
+from ncelm.language_model import Tokens
 from ncelm.models.ngram.estimate import train_ngram
 from ncelm.text.prepare import prepare
 from ncelm.text.store import TokenStore
@@ -63,7 +64,7 @@ def check_kenlm(run_folder, tmp_path, lines):
     kenlm = pytest.importorskip("kenlm", reason=NO_KENLM)
     export_arpa(run_folder, tmp_path / "ours.arpa")
     theirs, ours = kenlm.Model(str(tmp_path / "ours.arpa")), load(run_folder)
-    for line, words in zip(lines, ours.full_scores_of(line.split() for line in lines), strict=True):
+    for line, words in zip(lines, ours.full_scores_of(Tokens(line.split()) for line in lines), strict=True):
         full = list(theirs.full_scores(line, bos=True, eos=True))
         base_10 = [word.log_probability / np.log(10) for word in words]
         np.testing.assert_allclose(base_10, [score for score, _, _ in full], atol=1e-4)

@@ -8,7 +8,7 @@ from tests.helpers import save_model
 
 from ncelm import load
 from ncelm.errors import NcelmError
-from ncelm.language_model import LanguageModel
+from ncelm.language_model import LanguageModel, Tokens
 from ncelm.models.log_bilinear import LogBilinear, ModelConfig
 from ncelm.text.prepare import prepare
 from ncelm.text.store import contexts_and_targets
@@ -75,12 +75,12 @@ def by_hand(lm, words):
 def test_full_scores_are_log_probabilities(case):
     lm, _ = case
     words = ["the", "cat", "sat", "zebra"]
-    scored = lm.full_scores(words)
+    scored = lm.full_scores(Tokens(words))
     assert [s.word for s in scored] == [*words, "</s>"]
     assert [s.unknown for s in scored] == [False, False, False, True, False]
     np.testing.assert_allclose([s.log_probability for s in scored], by_hand(lm, words), atol=2e-5)
     assert lm.score("the cat sat zebra") == pytest.approx(sum(s.log_probability for s in scored))
-    assert lm.score(words, end=False) == pytest.approx(sum(s.log_probability for s in scored[:-1]))
+    assert lm.score(Tokens(words), end=False) == pytest.approx(sum(s.log_probability for s in scored[:-1]))
 
 
 @pytest.mark.parametrize("matrices", ["full", "diagonal"])
@@ -91,7 +91,9 @@ def test_scores_of_other_architectures(tmp_path, matrices, tied_embeddings, cont
     lm, _ = random_lm(tmp_path, context=context, context_after=context_after, **options)
     assert lm.two_sided == (context > 0 and context_after > 0)
     words = ["the", "cat", "sat", "on"]
-    np.testing.assert_allclose([s.log_probability for s in lm.full_scores(words)], by_hand(lm, words), atol=2e-5)
+    np.testing.assert_allclose(
+        [s.log_probability for s in lm.full_scores(Tokens(words))], by_hand(lm, words), atol=2e-5
+    )
 
 
 def test_a_sentence_has_the_same_score_in_a_batch(case):
@@ -130,11 +132,11 @@ def test_unnormalised_scores_are_those_of_equation_3(tmp_path, matrices):
     words = ["the", "cat", "zebra", "sat"]
     contexts, ids = contexts_by_hand(lm, words)
     bare = scores_by_hand(lm, contexts)[np.arange(len(ids)), ids]
-    (each,) = lm.full_scores_of([words], normalised=False)
+    (each,) = lm.full_scores_of([Tokens(words)], normalised=False)
     np.testing.assert_allclose([word.log_probability for word in each], bare, atol=1e-5)
-    (whole,) = lm.scores_of([words], normalised=False)
+    (whole,) = lm.scores_of([Tokens(words)], normalised=False)
     assert (whole.log_probability, whole.tokens, whole.unknown) == (pytest.approx(bare.sum(), abs=1e-4), 5, 1)
-    (without_end,) = lm.scores_of([words], end=False, normalised=False)
+    (without_end,) = lm.scores_of([Tokens(words)], end=False, normalised=False)
     assert (without_end.log_probability, without_end.tokens) == (pytest.approx(bare[:-1].sum(), abs=1e-4), 4)
 
 
@@ -146,10 +148,46 @@ def test_empty_sentences_and_reserved_words(case):
     assert lm.full_scores("<unk>")[0].unknown
 
 
-@pytest.mark.parametrize("sentence", [b"the cat", ["the", 5], [None]])
+@pytest.mark.parametrize("sentence", [["the", 5], [None], [["the", "cat"]]])
 def test_invalid_sentences(case, sentence):
-    with pytest.raises(NcelmError, match="a sentence is"):
+    with pytest.raises(NcelmError, match=r"a sentence is a string; give words as ncelm.Tokens\(words\)"):
         case[0].score(sentence)
+    with pytest.raises(NcelmError, match="a sentence is a string"):
+        case[0].full_scores(["the", "cat"])
+
+
+def test_a_list_is_a_list_of_sentences(case):
+    lm, _ = case
+    sentences = ["the cat sat", Tokens(["a", "dog"])]
+    assert lm.score(sentences) == pytest.approx([lm.score("the cat sat"), lm.score("a dog")], rel=1e-6)
+    assert lm.score(["the", "cat"]) == pytest.approx([lm.score("the"), lm.score("cat")], rel=1e-6)
+    assert lm.score(line for line in sentences) == lm.score(sentences)
+    assert lm.score([]) == []
+    assert lm.perplexity(Tokens(["a", "dog"])) == lm.perplexity(["a dog"])
+    with pytest.raises(TypeError, match="`sentences` is 'a file name'"):
+        lm.evaluate("a file name")
+
+
+def test_next_words_and_distributions(case):
+    lm, _ = case
+    logs = lm.distribution("the cat")
+    assert np.exp(logs).sum() == pytest.approx(1.0)
+    np.testing.assert_array_equal(logs, lm.distribution(Tokens(["the", "cat"])))
+    best = lm.next_words("the cat", 4)
+    assert [value for _, value in best] == sorted((value for _, value in best), reverse=True)
+    for word, value in best:
+        assert word != "<unk>"
+        assert value == logs[lm.vocabulary.words.index(word)]
+    if not lm.two_sided:
+        for word in lm.full_scores("the cat sat")[2:3]:
+            assert word.log_probability == pytest.approx(logs[lm.vocabulary.id("sat")], abs=1e-5)
+    assert len(lm.next_words("", 10**6)) == len(lm.vocabulary) - 1
+
+
+def test_representations_are_short(case):
+    lm, _ = case
+    assert repr(lm).startswith("LanguageModel(LogBilinear(context ")
+    assert len(repr(lm)) < 120
 
 
 # -- perplexity ------------------------------------------------------------------------------------------------------

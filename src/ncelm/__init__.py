@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ncelm.arpa import export_arpa, import_arpa
     from ncelm.combine import blend, mix
     from ncelm.errors import NcelmError
-    from ncelm.language_model import LanguageModel, SentenceScore, WordScore, load_scorer
+    from ncelm.language_model import LanguageModel, SentenceScore, Tokens, WordScore, load_scorer
     from ncelm.models.evaluate import Evaluation
     from ncelm.models.log_bilinear import LogBilinear, ModelConfig
     from ncelm.models.lsa import Lsa, train_lsa
@@ -55,6 +55,7 @@ _HOMES = {
     "Progress": "training.loop",
     "SentenceScore": "language_model",
     "TokenStore": "text.store",
+    "Tokens": "language_model",
     "TrainConfig": "training.config",
     "Vocabulary": "text.vocabulary",
     "WordScore": "language_model",
@@ -84,6 +85,7 @@ __all__ = [
     "Progress",
     "SentenceScore",
     "TokenStore",
+    "Tokens",
     "TrainConfig",
     "Vocabulary",
     "WordScore",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, tee
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -36,7 +36,25 @@ from ncelm.text.settings import TextSettings
 from ncelm.text.store import Boundary, TokenStore, store_or_path
 from ncelm.text.vocabulary import END, Vocabulary
 
-Sentence = str | Sequence[str]  # a line of text, which is tokenized like the training text, or tokens
+
+class Tokens(tuple[str, ...]):
+    """A sentence that is already split into words. (A list is a list of sentences, never one sentence.)
+
+    >>> Tokens(["the", "cat"])
+    Tokens(['the', 'cat'])
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, words: Iterable[str]) -> "Tokens":
+        """Return the words as a sentence."""
+        return super().__new__(cls, check_strings("words", words))
+
+    def __repr__(self) -> str:
+        return f"Tokens({list(self)})"
+
+
+Sentence = str | Tokens  # a line of text, which is tokenized like the training text, or its words
 BATCH_SENTENCES = 1024  # scored in one call; enough for efficient matrix products
 
 
@@ -84,6 +102,9 @@ class LanguageModel:
     store_path: Path | None  # the token store of the training text; None for a model from an ARPA file
     threads: int | None = None  # None: all cores
 
+    def __repr__(self) -> str:
+        return f"LanguageModel({self.model}, {len(self.vocabulary):,} words)"
+
     @classmethod
     def load(cls, path: Path | str, threads: int | None = None) -> "LanguageModel":
         """Return the model of a run: a log-bilinear model, a PyTorch model, an n-gram model or a mixture."""
@@ -102,10 +123,19 @@ class LanguageModel:
 
     # -- sentences ----------------------------------------------------------------------------------------------------
 
-    def score(self, sentence: Sentence, end: bool = True) -> float:
-        """Return log P(sentence), the sum of log P(w|h) over its words."""
-        sentence = _check_sentence("sentence", sentence)
-        return next(self.scores_of([sentence], end)).log_probability
+    # a string is also an iterable of strings: the first overload that matches counts
+    @overload
+    def score(self, sentence: Sentence, end: bool = True) -> float: ...  # type: ignore[overload-overlap]
+
+    @overload
+    def score(self, sentence: Iterable[Sentence], end: bool = True) -> list[float]: ...
+
+    def score(self, sentence: Sentence | Iterable[Sentence], end: bool = True) -> float | list[float]:
+        """Return log P(sentence), the sum of log P(w|h) over its words; of a list of sentences, a list of these."""
+        if isinstance(sentence, str | Tokens):
+            return next(self.scores_of([sentence], end)).log_probability
+        check_iterable("sentence", sentence, "a string, Tokens, or a list of sentences")
+        return [score.log_probability for score in self.scores_of(sentence, end)]
 
     def scores_of(
         self, sentences: Iterable[Sentence], end: bool = True, normalised: bool = True
@@ -119,7 +149,7 @@ class LanguageModel:
         return self._scores_of(sentences, end, normalised)
 
     def _scores_of(self, sentences: Iterable[Sentence], end: bool, normalised: bool) -> Iterator[SentenceScore]:
-        for batch in self._scored_batches(sentences, normalised):
+        for batch in self._scored_batches(map(self._words, sentences), normalised):
             logs, starts = batch.log_probabilities, np.append(0, batch.ends[:-1] + 1)
             if not end:
                 logs[batch.ends] = 0.0
@@ -129,7 +159,7 @@ class LanguageModel:
 
     def full_scores(self, sentence: Sentence, end: bool = True) -> list[WordScore]:
         """Return the score of each word of a sentence, the end of the sentence last."""
-        sentence = _check_sentence("sentence", sentence)
+        _check_sentence("sentence", sentence)
         return next(self.full_scores_of([sentence], end))
 
     def full_scores_of(
@@ -141,7 +171,7 @@ class LanguageModel:
 
     def _full_scores_of(self, sentences: Iterable[Sentence], end: bool, normalised: bool) -> Iterator[list[WordScore]]:
         unknown = self.vocabulary.unknown_id
-        for batch in self._scored_batches(sentences, normalised):
+        for batch in self._scored_batches(map(self._words, sentences), normalised):
             scores = zip(batch.ids.tolist(), batch.log_probabilities.tolist(), strict=True)
             for words in batch.sentences:
                 scored = [
@@ -150,15 +180,15 @@ class LanguageModel:
                 ]
                 yield scored if end else scored[:-1]
 
-    def perplexity(self, sentences: str | Iterable[Sentence]) -> float:
-        """Return exp(-mean log P(w|h)) over all words and sentence ends of a line or of several sentences."""
-        return self.evaluate([sentences] if isinstance(sentences, str) else sentences).perplexity
+    def perplexity(self, sentences: Sentence | Iterable[Sentence]) -> float:
+        """Return exp(-mean log P(w|h)) over all words and sentence ends of one sentence or of several."""
+        return self.evaluate([sentences] if isinstance(sentences, str | Tokens) else sentences).perplexity
 
     def evaluate(self, sentences: Iterable[Sentence]) -> Evaluation:
         """Return the perplexity of sentences, each scored on its own, and the counts on which it is based."""
         _check_sentences(sentences)
         sums, n_sentences, unknown = EvaluationSums(), 0, 0
-        for batch in self._scored_batches(sentences):
+        for batch in self._scored_batches(map(self._words, sentences)):
             sums.add(batch.scores, batch.log_z)
             n_sentences += len(batch.sentences)
             unknown += int(np.count_nonzero(batch.ids == self.vocabulary.unknown_id))
@@ -210,7 +240,7 @@ class LanguageModel:
                     values.append(float(counted.sum()))
             yield scores
 
-    def _word_scores(self, sentences: Iterable[Sentence]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def _word_scores(self, sentences: Iterable[list[str]]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield log P(w|h) and s(w, h) of the words and the end of each sentence, both (n,) float64."""
         for batch in self._scored_batches(sentences):
             scores, starts = np.asarray(batch.scores, np.float64), batch.ends[:-1] + 1
@@ -238,19 +268,43 @@ class LanguageModel:
         order = sorted(range(len(spelled)), key=lambda i: -scores[i])[:n]
         return [(spelled[i], scores[i]) for i in order]
 
+    # -- distributions ------------------------------------------------------------------------------------------------
+
+    def distribution(self, before: Sentence, after: Sentence = "") -> np.ndarray:
+        """Return log P(w|h) of every word of the vocabulary, (V,) float64, after the words `before` of a sentence.
+
+        A model that sees words after the predicted one also uses the words `after`. The order is that of
+        `vocabulary.words`.
+        """
+        _check_sentence("before", before)
+        _check_sentence("after", after)
+        left, right = (self.vocabulary.encode(self._words(words)) for words in (before, after))
+        return self.model.distribution(left, right, self._pad_id)
+
+    def next_words(self, context: Sentence, n: int = 10) -> list[tuple[str, float]]:
+        """Return the n most likely words after the beginning of a sentence, and log P of each.
+
+        The end of the sentence, `</s>`, is one of the words; `<unk>` is not shown.
+        """
+        _check_sentence("context", context)
+        n, logs = check_int("n", n, 1), self.distribution(context)
+        best = np.argsort(-logs, kind="stable")
+        return [(self.vocabulary.word(int(i)), float(logs[i])) for i in best if i != self.vocabulary.unknown_id][:n]
+
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    def _scored_batches(self, sentences: Iterable[Sentence], normalised: bool = True) -> Iterator[_ScoredBatch]:
+    def _scored_batches(self, sentences: Iterable[list[str]], normalised: bool = True) -> Iterator[_ScoredBatch]:
+        """Score sentences, each a list of words, in batches."""
         iterator = iter(sentences)
         with Team(self.threads) as team:
-            while batch := [self._words(sentence) for sentence in islice(iterator, BATCH_SENTENCES)]:
+            while batch := list(islice(iterator, BATCH_SENTENCES)):
                 ids, ends = self._encode(batch)
                 scores, log_z = self.model.score_positions(self._corpus(ids), 0, ids.size, team, normalised)
                 yield _ScoredBatch(batch, ids, ends, scores, log_z)
 
     def _words(self, sentence: Sentence) -> list[str]:
-        sentence = _check_sentence("sentences", sentence)
-        return self.text.words(sentence) if isinstance(sentence, str) else sentence
+        _check_sentence("sentences", sentence)
+        return self.text.words(sentence) if isinstance(sentence, str) else list(sentence)
 
     def _encode(self, sentences: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all words and sentence ends, (n,), and the indices of the ends, (sentences,)."""
@@ -288,15 +342,12 @@ def _check_sentences(sentences: object, end: object = True, normalised: object =
     check_bool("normalised", normalised)
 
 
-def _check_sentence(name: str, sentence: object) -> str | list[str]:
-    """Return a sentence: a string, or a list of words."""
-    if isinstance(sentence, str):
-        return sentence
-    try:
-        return check_strings(name, sentence)
-    except ArgumentTypeError:
-        message = f"`{name}` has {shown(sentence)}: a sentence is a string or a list of strings"
-        raise ArgumentTypeError(message) from None
+def _check_sentence(name: str, sentence: object) -> None:
+    """Raise an error unless an argument is a sentence: a string or Tokens."""
+    if not isinstance(sentence, str | Tokens):
+        raise ArgumentTypeError(
+            f"`{name}` has {shown(sentence)}: a sentence is a string; give words as ncelm.Tokens(words)"
+        )
 
 
 def load_scorer(path: Path | str, threads: int | None = None) -> Scorer:

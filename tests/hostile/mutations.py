@@ -129,7 +129,9 @@ def _nearby(random: Random, value: Any) -> Any:
     if isinstance(value, float):
         return random.choice((value * 1.001, -value, value + 1.0, value * 1e300, np.nextafter(value, 9).item(), 5e-324))
     if isinstance(value, str):
-        return random.choice((value[:-1], value + "x", value.upper(), value[::-1], value * 3, value.encode().hex()))
+        return random.choice(
+            (value[:-1], value + "x", value.upper(), value[::-1], value * 3, value.encode(errors="surrogatepass").hex())
+        )
     if isinstance(value, list):
         return random.choice((value[::-1], value[:-1], value * 2, [*value, 0], value[1:]))
     if isinstance(value, dict):

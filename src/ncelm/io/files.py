@@ -9,7 +9,6 @@ import re
 import secrets
 import shutil
 import stat
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import IO, Any
 
 from ncelm.errors import NcelmError
 
+MAX_NUMBER = 1e30  # in JSON documents; no loss, time or perplexity is larger
 # Temporary names: .NAME.TOKEN.ncelm-partial. The token is random: process ids repeat in containers that share a folder.
 _PARTIAL = re.compile(r"^\.(.+)\.[0-9a-f]{16}\.ncelm-partial$")
 
@@ -194,8 +194,11 @@ def parse_json(content: bytes | str) -> Any:
 
 
 def is_finite_number(value: object) -> bool:
-    """Return whether a value from a JSON document is a number that a float can hold. (An int may be 10**400.)"""
-    return type(value) in (int, float) and abs(value) <= sys.float_info.max  # type: ignore[arg-type]
+    """Return whether a value from a JSON document is a number that can be used: it is finite, and so are sums of it.
+
+    (An int may be 10**400, which no float can hold.)
+    """
+    return type(value) in (int, float) and abs(value) <= MAX_NUMBER  # type: ignore[arg-type]
 
 
 def _reject_constant(name: str) -> None:

@@ -31,6 +31,9 @@ class Ensemble:
     vocabulary: Vocabulary
     text: TextSettings
 
+    def __repr__(self) -> str:
+        return f"Ensemble({', '.join(map(str, self.components))})"
+
     def choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
         """Return the weighted sum of the components' scores of each choice."""
         scored = component_scores(self.components, list(checked_gaps(gaps)))

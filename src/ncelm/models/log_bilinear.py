@@ -86,6 +86,11 @@ class LogBilinear:
     biases: np.ndarray  # b_w, (V,)
     matrices: np.ndarray  # C_i, (c, d, d), or their diagonals, (c, d)
 
+    def __repr__(self) -> str:
+        config = self.config
+        sides = f"context {config.context}" + (f" + {config.context_after}" if config.context_after else "")
+        return f"LogBilinear({sides}, dim {config.dim}, {config.matrices} matrices)"
+
     @classmethod
     def initialise(
         cls, config: ModelConfig, word_probabilities: np.ndarray, seed: int, init_std: float

@@ -53,6 +53,9 @@ class Lsa:
         arrays, _ = array_files.read_arrays(path / run.MODEL, {"vectors": (len(origin.vocabulary), dim)})
         return cls(arrays["vectors"], origin.vocabulary, origin.text)
 
+    def __repr__(self) -> str:
+        return f"Lsa(dim {self.unit_vectors.shape[1]}, {len(self.vocabulary):,} words)"
+
     def choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
         """Return the total similarity of each choice: the sum of its cosines with the other words of the sentence.
 

@@ -16,6 +16,10 @@ class Mixture:
     components: tuple[WordModel, ...]
     weights: np.ndarray  # λ, (components,) float64, sums to 1
 
+    def __repr__(self) -> str:
+        each = (f"{weight:.3f} {component}" for weight, component in zip(self.weights, self.components, strict=True))
+        return f"Mixture({' + '.join(each)})"
+
     @property
     def sides(self) -> Sides:
         """The sides on which the contexts of all components are."""

@@ -63,6 +63,9 @@ class Pmi:
             raise NcelmError(f"{path / run.MODEL} is damaged: restore it from a copy or train again")
         return model
 
+    def __repr__(self) -> str:
+        return f"Pmi({self.sentence_begins.size - 1:,} sentences, {len(self.vocabulary):,} words)"
+
     def choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
         """Return the sum of the PMI of each choice with the other words of the sentence.
 

@@ -83,6 +83,9 @@ class Split:
     unknown: int  # number of tokens <unk>
     files: tuple["_File", ...] = ()  # from which it was read
 
+    def __repr__(self) -> str:
+        return f"Split({self.name}, {self.tokens:,} tokens, {self.n_sentences:,} sentences)"
+
     @property
     def tokens(self) -> int:
         """The number of ids, including the `</s>` after each sentence."""
@@ -105,6 +108,10 @@ class TokenStore:
     punkt: str | None  # "english" or "train" for prose, None for text with one sentence per line
     splits: dict[str, Split]
     fingerprint: str  # digest of ids, vocabulary, boundary and tokenizer
+
+    def __repr__(self) -> str:
+        splits = ", ".join(f"{name} {split.tokens:,} tokens" for name, split in self.splits.items())
+        return f"TokenStore({self.path.name}: {splits}, {len(self.vocabulary):,} words)"
 
     @classmethod
     def open(cls, path: "Path | str | TokenStore") -> "TokenStore":

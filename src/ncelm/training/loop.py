@@ -15,14 +15,14 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ncelm.distributed import collective
-from ncelm.errors import DivergedError, NcelmError
+from ncelm.errors import ArgumentError, DivergedError, NcelmError
 from ncelm.io import array_files, run, signals
 from ncelm.io.machine import available_cores
 from ncelm.io.metrics import Metrics
 from ncelm.kernels.threads import Team
 from ncelm.models import evaluate
 from ncelm.text.store import TokenStore
-from ncelm.training import diagnostics
+from ncelm.training import diagnostics, recipes
 from ncelm.training.backend import Engine, memory_bytes
 from ncelm.training.checkpoint import Snapshot, write_checkpoint
 from ncelm.training.config import ImportanceSampling, TrainConfig
@@ -53,6 +53,7 @@ def train(
     out: Path | str,
     config: TrainConfig | None = None,
     *,
+    recipe: str | None = None,
     threads: int | None = None,
     resume: bool = False,
     checkpoint_minutes: float = 5.0,
@@ -65,7 +66,8 @@ def train(
     Args:
         store: token store, or its path.
         out: run directory. It must not exist, unless `resume` is set.
-        config: configuration, such as `recipe("ptb-fast")`.
+        config: configuration.
+        recipe: instead of `config`, the name of a recipe (`ncelm.training.recipes`), such as "ptb-fast".
         threads: number of threads; all cores by default. The result does not depend on it.
         resume: continue from the last checkpoint, to the same result, or start if there is none.
         checkpoint_minutes: time between checkpoints within an epoch. There is one after each epoch in any case.
@@ -76,6 +78,10 @@ def train(
     Ctrl-C and SIGTERM write a checkpoint before KeyboardInterrupt or its subclass `ncelm.errors.Terminated` is raised.
     """
     check_arguments(store, out, config, threads, resume, checkpoint_minutes, progress)
+    if recipe is not None:
+        if config is not None:
+            raise ArgumentError("`recipe` is the name of a configuration: give either `recipe` or `config`, not both")
+        config = recipes.recipe(recipe)
     config = (config or TrainConfig()).with_changes(**changes)
     store = TokenStore.open(store)
     if threads is None:

@@ -297,10 +297,13 @@ def public_functions(corpus: Corpus, place: Place) -> dict[str, tuple[Callable[.
         "Vocabulary.id": (lm.vocabulary.id, {"word": WORDS[0]}),
         "Vocabulary.encode": (lm.vocabulary.encode, {"words": words}),
         "score": (lm.score, {"sentence": words, "end": True}),
+        "Tokens": (ncelm.Tokens, {"words": words}),
+        "next_words": (lm.next_words, {"context": " ".join(words), "n": 3}),
+        "distribution": (lm.distribution, {"before": " ".join(words), "after": ""}),
         "full_scores": (lm.full_scores, {"sentence": " ".join(words), "end": True}),
-        "scores_of": (lambda **given: list(lm.scores_of(**given)), {"sentences": [words], "end": True, "normalised": True}),  # noqa: E501
+        "scores_of": (lambda **given: list(lm.scores_of(**given)), {"sentences": words, "end": True, "normalised": True}),  # noqa: E501
         "perplexity": (lm.perplexity, {"sentences": [" ".join(words)]}),
-        "evaluate": (lm.evaluate, {"sentences": [words]}),
+        "evaluate": (lm.evaluate, {"sentences": words}),
         "evaluate_split": (lm.evaluate_split, {"store": store, "name": "valid"}),
         "most_likely": (lm.most_likely, {"before": words, "after": [], "n": 3}),
         "lsa.most_likely": (lsa.most_likely, {"before": words, "after": [], "n": 3}),

@@ -46,6 +46,9 @@ class NGramModel:
     log_probabilities: np.ndarray  # (G,) float32; LOG_ZERO for <s>, which is never predicted
     log_backoffs: np.ndarray  # (H,) float32
 
+    def __repr__(self) -> str:
+        return f"NGramModel(order {self.order}, {sum(self.counts):,} n-grams)"
+
     @property
     def sides(self) -> Sides:
         """The context is before the predicted word."""
