@@ -125,7 +125,9 @@ def _nearby(random: Random, value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, int):
-        return random.choice((value + 1, value - 1, -value, 2 * value, value * 10**9, float(min(value, 10**300))))
+        return random.choice(
+            (value + 1, value - 1, -value, 2 * value, value * 10**9, float(max(min(value, 10**300), -(10**300))))
+        )
     if isinstance(value, float):
         return random.choice((value * 1.001, -value, value + 1.0, value * 1e300, np.nextafter(value, 9).item(), 5e-324))
     if isinstance(value, str):
