@@ -9,6 +9,7 @@ ROOT = Path(__file__).parent
 ALONE = (ROOT / "tests" / "distributed",)  # every test there starts several processes
 # many short trainings or processes
 SLOW = (
+    ROOT / "tests" / "hostile",
     ROOT / "tests" / "text" / "test_tokenize_files.py",
     ROOT / "tests" / "paper",
     ROOT / "tests" / "torch" / "test_engine.py",
