@@ -242,7 +242,7 @@ class Loop:
             "learning_rate": state.schedule.learning_rate,
             "words": setup.tokens,
             "seconds": state.seconds,
-            "words_per_second": setup.tokens / seconds if seconds else None,
+            "words_per_second": setup.tokens / seconds if seconds > 1e-9 else None,  # a checkpoint is not trusted
         }
         if (c := self.snapshot.log_normalizers).size:
             mean, std = float(c.mean()), float(c.std())
