@@ -9,10 +9,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.hostile import corpus as corpora
 from tests.hostile import fuzz
-from tests.hostile.attacks import FAMILIES, calls, writes
+from tests.hostile.attacks import FAMILIES, arpa, calls, writes
 from tests.hostile.driver import Attack, Worker
 from tests.hostile.mutations import damage
-from tests.hostile.outcome import VIOLATION, Place
+from tests.hostile.outcome import HARMLESS, VIOLATION, Place
 from tests.hostile.tools import command
 
 SEED = 0
@@ -93,3 +93,11 @@ def test_coverage_guided(name):
     line = [sys.executable, "-m", "tests.hostile.fuzz", name, "-max_total_time=2"]
     result = subprocess.run(line, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr[-2000:]
+
+
+def test_an_undamaged_arpa_file_is_harmless(corpus, tmp_path):
+    """Otherwise a rejection would say nothing about the damage."""
+    from ncelm.arpa import import_arpa
+
+    lm = import_arpa(corpus.folder / "ngram.arpa", tmp_path / "run")
+    assert arpa._check_model(lm, Place(corpus, tmp_path)) == HARMLESS

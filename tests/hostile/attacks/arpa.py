@@ -10,7 +10,7 @@ from tests.hostile.mutations import ArrayFile, damage
 from tests.hostile.outcome import HARMLESS, Family, Place, Violation
 
 from ncelm.arpa import export_arpa, import_arpa
-from ncelm.language_model import LanguageModel
+from ncelm.language_model import LanguageModel, Tokens
 
 WORDS = ("a", "b", "c", "the", "é", "日本", "a-b", "don't", "\\data\\x", "1", "-1.5", "<UNK>x", "\u00ad", "ngram")
 NUMBERS = (
@@ -170,7 +170,7 @@ def _check_model(lm: LanguageModel, place: Place) -> str:
     loaded = LanguageModel.load(place.folder / "run", threads=1)
     words = [word for word in loaded.vocabulary.words if word not in ("<unk>", "</s>")][:6]
     for sentence in (words, words[::-1], words[:1] * 4, [], ["zebra"]):
-        for word in loaded.full_scores(sentence):
+        for word in loaded.full_scores(Tokens(sentence)):
             if not (math.isfinite(word.log_probability) and word.log_probability <= TOLERANCE):
                 raise Violation(f"log P of {word.word!r} in {sentence} is {word.log_probability}")
         for before in ([], sentence[:1], sentence[:2]):
