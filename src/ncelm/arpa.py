@@ -1,12 +1,11 @@
 """Conversion between runs and ARPA files."""
 
-import hashlib
 from pathlib import Path
 
 from ncelm.arguments import check_bool, check_callable, check_path
 from ncelm.errors import NcelmError
 from ncelm.io import run
-from ncelm.io.files import atomic_folder, check_not_existing, open_regular
+from ncelm.io.files import atomic_folder, check_not_existing, file_digest
 from ncelm.language_model import LanguageModel
 from ncelm.models import description
 from ncelm.models.ngram.arpa import OnNgrams, read_arpa, write_arpa
@@ -55,9 +54,7 @@ def import_arpa(
     boundary = _boundary(path, model, origin.boundary if origin else None)
     origin = origin or description.Origin(vocabulary, boundary, TextSettings(lowercase=lowercase), None, None)
     with atomic_folder(out) as folder:
-        with open_regular(path) as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        write_run(folder, model, origin, arpa_sha256=digest)
+        write_run(folder, model, origin, arpa_sha256=file_digest(path))
     return LanguageModel.of(model, origin)
 
 

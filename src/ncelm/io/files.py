@@ -268,6 +268,12 @@ def open_regular(path: Path) -> io.BufferedReader:
     raise NcelmError(f"{path} is a pipe or a device, not a file: save its content to a file first")
 
 
+def file_digest(path: Path) -> str:
+    """Return the SHA-256 digest of a file."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def read_bytes(path: Path, missing: Callable[[], str] | None = None) -> bytes:
     """Return the content of a file. `missing` returns the error message for a file that does not exist."""
     try:

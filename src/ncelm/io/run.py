@@ -39,8 +39,8 @@ def read_config(run: Path) -> dict[str, Any]:
 def identity(run: Path) -> str | None:
     """Return a digest of what config.json says about the model; None if there is no such file.
 
-    Array files carry it, so that the file of another run is not taken for one of this run. Where the token store is and
-    which version wrote the file, does not matter.
+    Array files carry it, so that the file of another run is not taken for one of this run. The place of
+    the token store and the version of ncelm do not count.
     """
     try:
         content = parse_json(read_bytes(run / CONFIG))

@@ -64,8 +64,9 @@ def read_origin(run: Path, content: dict[str, Any]) -> Origin:
     except (KeyError, TypeError, ValueError, NcelmError) as error:
         raise damaged_config(run) from error
     vocabulary = Vocabulary.load(run / VOCABULARY)
-    same_counts = content.get("vocabulary_sha256", vocabulary.file_digest) == vocabulary.file_digest
-    if content.get("vocabulary_digest") != vocabulary.digest or not same_counts:  # runs of version 2 have no sha256
+    # runs of version 2 have no sha256
+    same_counts = "vocabulary_sha256" not in content or content["vocabulary_sha256"] == vocabulary.file_digest
+    if content.get("vocabulary_digest") != vocabulary.digest or not same_counts:
         raise NcelmError(f"{run / VOCABULARY} is not the vocabulary of this model: restore it from a copy")
     return Origin(vocabulary, boundary, settings, path, fingerprint)
 

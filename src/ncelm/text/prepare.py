@@ -30,7 +30,7 @@ from ncelm.arguments import (
     check_str,
 )
 from ncelm.errors import NcelmError
-from ncelm.io.files import atomic_folder, check_not_existing, open_regular, read_json, write_json
+from ncelm.io.files import atomic_folder, check_not_existing, file_digest, read_json, write_json
 from ncelm.text.archives import REPORT, Extracted, extract_texts, is_archive, write_report
 from ncelm.text.readers import check_encoding, file_size, read_prose
 from ncelm.text.sentences import PUNKT_TRAINING_CHARACTERS, SentenceSplitter
@@ -190,7 +190,7 @@ def prepare_part(
         own_units = units[number - 1 :: parts]
         with _original_names(extracted):
             sentences = tokenize_units(own_units, workers, progress) if own_units else []
-        files = {file.name: _file_digest(file) for unit in own_units for file in (unit.numbers_file, unit.words_file)}
+        files = {file.name: file_digest(file) for unit in own_units for file in (unit.numbers_file, unit.words_file)}
         content = {"plan": source.plan_digest(units), "sentences": sentences, "sha256": files}
         write_json(folder / PART, {"format": "ncelm-part", "version": 1, **content})
         source.remove_extracted(units)
@@ -295,12 +295,6 @@ def _original_names(extracted: list[Extracted]) -> Iterator[None]:
         raise
 
 
-def _file_digest(path: Path) -> str:
-    """Return the SHA-256 digest of a file."""
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def _part_folder(out: Path, number: int, parts: int) -> Path:
     return out.with_name(f"{out.name}.part-{number}-of-{parts}")
 
@@ -331,7 +325,7 @@ def _join_parts(source: _Source, units: list[Unit], parts: list[Path]) -> list[i
                     shutil.copyfile(part / SPILLS / file.name, file)
                 except OSError as error:
                     raise NcelmError(f"{part / SPILLS / file.name} cannot be read: make the part again") from error
-                if not isinstance(digests, dict) or digests.get(file.name) != _file_digest(file):
+                if not isinstance(digests, dict) or digests.get(file.name) != file_digest(file):
                     raise NcelmError(f"{part / SPILLS / file.name} is damaged: make the part again")
             numbers = np.fromfile(unit.numbers_file, np.uint32)
             try:

@@ -85,7 +85,7 @@ def _kill(command: Command, place: Place, number: signal.Signals, moment: float,
     semaphores = sorted(Path("/dev/shm").glob(f"sem.loky-{process.pid}-*"))
     for path in semaphores:  # of the process that was started here
         path.unlink(missing_ok=True)
-    if semaphores and not (number == signal.SIGKILL and to_group):  # nobody is left to remove them then
+    if semaphores and not (number == signal.SIGKILL and to_group):  # the resource tracker was killed, too
         raise Violation(f"{what}: left behind: {len(semaphores)} semaphores")
     if number == signal.SIGKILL or code == 0:
         if code not in (0, -9):
