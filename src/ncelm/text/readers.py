@@ -9,7 +9,6 @@ import gzip
 import io
 import os
 import re
-import stat
 import sys
 import zlib
 from collections.abc import Callable, Iterator
@@ -151,13 +150,8 @@ def shard_range(path: Path | str, encoding: str, number: int, shards: int) -> tu
 
 def file_size(path: Path) -> int:
     """Return the size of a file in bytes; raise an error if it is not a file."""
-    with _reading(path):
-        found = path.stat()
-        if stat.S_ISDIR(found.st_mode):
-            raise NcelmError(f"{path} is a folder, not a text file")
-        if not stat.S_ISREG(found.st_mode):
-            raise NcelmError(f"{path} is a pipe or a device, not a file: save its content to a file first")
-        return found.st_size
+    with _reading(path), open_regular(path) as file:
+        return os.fstat(file.fileno()).st_size
 
 
 def check_encoding(encoding: str) -> None:
