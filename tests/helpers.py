@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -144,8 +145,9 @@ def model_bytes(run: Path) -> bytes:
 
 
 def without_compilation(errors: str) -> str:
-    """Return what a command prints to standard error without the message that a kernel is being compiled."""
-    return "".join(line for line in errors.splitlines(keepends=True) if not line.startswith("ncelm: compiling"))
+    """Return what a command prints to standard error without two messages: on compilation and on chosen options."""
+    usual = re.compile(r"ncelm: (compiling|for [\d,]+ words and a vocabulary of )")
+    return "".join(line for line in errors.splitlines(keepends=True) if not usual.match(line))
 
 
 def refused(capsys: Any, arguments: Sequence[object], *fragments: str) -> None:

@@ -62,6 +62,9 @@ NOT_WORDS = {
     "str": "w1 w2", "None": None, "int": 3, "ints": [1, 2], "object": THING, "None inside": ["w1", None],
     "dict": {"w1": 1}, "nested": [["w1"]], "bytes": b"w1",
 }  # fmt: skip
+STRINGS_OR_NONE = {
+    "str": "w1 w2", "int": 3, "object": THING, "dict": {"w1": 1}, "bytes": b"w1", "set": {"w1 w2"}, "0-d": np.array(3),
+}  # fmt: skip
 NOT_SENTENCES = {"str": "w1 w2", "None": None, "int": 3, "object": THING, "bytes": b"w1", "dict": {"w1": 1}}
 NOT_SENTENCE = {name: value for name, value in NOT_WORDS.items() if name != "str"} | {"words": ["w1", "w2"]}
 NOT_NUMBERS = {
@@ -92,9 +95,9 @@ def _lm(name: str) -> Callable[[SimpleNamespace], Callable[..., Any]]:
 
 
 COMMON_PREPARE = {
-    "texts": NOT_TEXTS, "out": NOT_PATH, "valid": NOT_TEXTS, "boundary": CHOICE_OR_NONE, "lowercase": NOT_BOOL,
+    "files": NOT_TEXTS, "out": NOT_PATH, "valid": NOT_TEXTS, "boundary": CHOICE_OR_NONE, "lowercase": NOT_BOOL,
     "punkt": NOT_CHOICE, "encoding": NOT_STR, "gutenberg": NOT_BOOL, "skip_broken": NOT_BOOL, "workers": OR_NONE,
-    "progress": NOT_CALLABLE,
+    "progress": NOT_CALLABLE, "column": {"int": 3, "bytes": b"x", "list": ["x"]}, "blank_lines": NOT_CHOICE,
 }  # fmt: skip
 WORD_QUERY = {"before": NOT_WORDS, "after": NOT_WORDS, "n": NOT_POSITIVE}
 GAPS = {"str": "w1", "None": None, "int": 3, "object": THING}
@@ -106,6 +109,7 @@ FUNCTIONS: dict[str, Function] = {
         lambda api: {"train": api.text, "out": api.out, "workers": 1},
         {
             **COMMON_PREPARE,
+            **dict.fromkeys(("texts", "train_lines", "valid_lines", "test_lines"), STRINGS_OR_NONE),
             "train": NOT_TEXTS,
             "test": NOT_TEXTS,
             "min_count": NOT_POSITIVE,
@@ -208,6 +212,7 @@ FUNCTIONS: dict[str, Function] = {
             "checkpoint_minutes": NOT_FLOAT,
             "watch": NOT_WORDS,
             "progress": NOT_CALLABLE,
+            "track": NOT_WORDS | {"empty": "", "two": "wandb,mlflow", "list": ["mlflow"]},
             "dim": NOT_POSITIVE,
             "noise_samples": NOT_POSITIVE,
             "shared_noise": NOT_BOOL,
@@ -421,6 +426,27 @@ FUNCTIONS: dict[str, Function] = {
         {"history": NOT_IDS | {"negative": [-1], "too large": [1000], "huge": [HUGE]}},
     ),
     # -- combinations and files -----------------------------------------------------------------------------------
+    "write_report": Function(
+        _plain(ncelm.write_report),
+        lambda api: {"runs": [api.run, api.ngram], "out": api.out, "samples": False},
+        {
+            "runs": NOT_TEXTS | {"None": None, "none": []},
+            "out": PATH_OR_NONE,
+            "store": PATH_OR_NONE,
+            "samples": NOT_BOOL,
+            "threads": OR_NONE,
+        },
+    ),
+    "report_data": Function(
+        _plain(ncelm.report_data),
+        lambda api: {"runs": api.run, "threads": 1},
+        {
+            "runs": NOT_TEXTS | {"None": None, "none": []},
+            "store": PATH_OR_NONE,
+            "samples": NOT_BOOL,
+            "threads": OR_NONE,
+        },
+    ),
     "mix": Function(
         _plain(ncelm.mix),
         lambda api: {"runs": [api.run, api.ngram], "out": api.out, "weights": [0.5, 0.5]},
@@ -493,7 +519,12 @@ FUNCTIONS: dict[str, Function] = {
     "completion.Question": Function(
         _plain(completion.Question),
         lambda api: {"id": "1", "sentence": "a _____ b", "choices": ["x", "y"]},
-        {"id": NOT_STR, "sentence": NOT_STR, "choices": NOT_WORDS | {"empty": ()}},
+        {
+            "id": NOT_STR,
+            "sentence": NOT_STR,
+            "choices": NOT_WORDS | {"empty": (), "nested": [["a", "b"]], "semicolon": [["a;b"]]},
+            "answer": {"int": 1, "other": "z", "empty": ""},
+        },
     ),
     "completion.rank": Function(
         _plain(completion.rank),
@@ -501,6 +532,7 @@ FUNCTIONS: dict[str, Function] = {
         {
             "scorer": NOT_MODEL,
             "normalised": NOT_BOOL,
+            "unknown": NOT_CHOICE,
             "progress": NOT_CALLABLE,
             "questions": {"str": "q", "None": None, "strs": ["w1 _____"], "int": 3, "object": THING},
         },
@@ -658,12 +690,30 @@ def test_unknown_options_of_train(api, folder, name):
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("gap", ["w1", ("w1",), Gap("w1", [["w2"]], []), Gap(["w1"], ["w2"], []), Gap([], [[3]], [])])
+@pytest.mark.parametrize(
+    "gap",
+    [
+        "w1",
+        ("w1",),
+        Gap("w1", [["w2"]], []),
+        Gap(["w1"], ["w2"], []),
+        Gap([], [[3]], []),
+        Gap([], [["w1"]], [], [["w2"]]),
+        Gap([], [[["w1"], [3]]], [], [["w2"]]),
+        Gap([], [[["w1"], ["w1"]]], [], ["w2"]),
+    ],
+)
 @pytest.mark.parametrize("model", ["lm", "lsa_model", "pmi_model"])
 def test_invalid_gaps_are_errors_when_they_are_read(api, model, gap):
-    with pytest.raises(TypeError, match=r"`(gaps|before|choices)`") as caught:
+    with pytest.raises(TypeError, match=r"`(gaps|before|choices|between)`") as caught:
         list(getattr(api, model).choice_scores([gap]))
     assert isinstance(caught.value, NcelmError)
+
+
+@pytest.mark.parametrize("model", ["lm", "lsa_model", "pmi_model"])
+def test_a_choice_has_words_for_each_gap(api, model):
+    with pytest.raises(ValueError, match=r"`choices` is .*: give a list of lists of words, 2 for each choice"):
+        list(getattr(api, model).choice_scores([Gap([], [[["w1"]]], [], [["w2"]])]))
 
 
 @pytest.mark.parametrize("method", ["scores_of", "full_scores_of"])

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ncelm.models.ngram.query import NGramModel
     from ncelm.models.pmi import Pmi, train_pmi
     from ncelm.noise import Noise
+    from ncelm.report import report_data, write_report
     from ncelm.text.prepare import prepare
     from ncelm.text.store import TokenStore
     from ncelm.text.vocabulary import Vocabulary
@@ -66,10 +67,12 @@ _HOMES = {
     "mix": "combine",
     "prepare": "text.prepare",
     "recipe": "training.recipes",
+    "report_data": "report",
     "train": "training.loop",
     "train_lsa": "models.lsa",
     "train_ngram": "models.ngram.estimate",
     "train_pmi": "models.pmi",
+    "write_report": "report",
 }
 
 __all__ = [
@@ -97,10 +100,12 @@ __all__ = [
     "mix",
     "prepare",
     "recipe",
+    "report_data",
     "train",
     "train_lsa",
     "train_ngram",
     "train_pmi",
+    "write_report",
 ]
 
 

@@ -2,30 +2,35 @@
 
 from pathlib import Path
 
-from ncelm.arguments import check_bool, check_callable, check_path
+from ncelm.arguments import check_bool, check_path
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.files import atomic_folder, check_not_existing, file_digest
 from ncelm.language_model import LanguageModel
 from ncelm.models import description
-from ncelm.models.ngram.arpa import OnNgrams, read_arpa, write_arpa
+from ncelm.models.ngram.arpa import read_arpa, write_arpa
 from ncelm.models.ngram.query import NGramModel, write_run
 from ncelm.models.ngram.validate import check_probabilities
+from ncelm.progress import Option, check_progress, shown
 from ncelm.text.settings import TextSettings
 from ncelm.text.store import Boundary, TokenStore
 
 
-def export_arpa(run_folder: Path | str, path: Path | str, progress: OnNgrams | None = None) -> LanguageModel:
-    """Write the n-gram model of a run to a new ARPA file, compressed if its name ends with .gz; return the model."""
+def export_arpa(run_folder: Path | str, path: Path | str, progress: Option = True) -> LanguageModel:
+    """Write the n-gram model of a run to a new ARPA file, compressed if its name ends with .gz; return the model.
+
+    `progress` is explained in `ncelm.progress`; a function is called with the number of n-grams written and the total.
+    """
     run_folder, path = check_path("run_folder", run_folder), check_path("path", path)
-    check_callable("progress", progress)
+    check_progress(progress)
     check_not_existing(path)
     lm = LanguageModel.load(run_folder)
     if not isinstance(lm.model, NGramModel):
         raise NcelmError(
             f"{run_folder} is not an n-gram model, and cannot be written as an ARPA file: give a run of `ncelm ngram`"
         )
-    write_arpa(path, lm.model, lm.vocabulary, progress)
+    with shown(progress, desc="writing", unit=" n-grams", unit_scale=True) as report:
+        write_arpa(path, lm.model, lm.vocabulary, report)
     return lm
 
 
@@ -34,22 +39,24 @@ def import_arpa(
     out: Path | str,
     like: Path | str | None = None,
     lowercase: bool = False,
-    progress: OnNgrams | None = None,
+    progress: Option = True,
 ) -> LanguageModel:
     """Read an ARPA file, write the run `out`, and return the model.
 
     With `like`, a token store or a run, the model has the word ids and the tokenization of `like`, so that it can be
-    evaluated on that store and mixed with its models. Otherwise words are separated by blanks.
+    evaluated on that store and mixed with its models. Otherwise words are separated by blanks. `progress` is explained
+    in `ncelm.progress`; a function is called with the number of n-grams read and the total.
     """
     path, out = check_path("path", path), check_path("out", out)
     like = None if like is None else check_path("like", like, "the path of a token store or of a run")
     check_bool("lowercase", lowercase)
-    check_callable("progress", progress)
+    check_progress(progress)
     check_not_existing(out)
     origin = _origin_of(like) if like else None
     if origin and lowercase:
         raise NcelmError("`like` determines the tokenization: leave `lowercase` out")
-    model, vocabulary = read_arpa(path, origin.vocabulary if origin else None, progress)
+    with shown(progress, desc="reading", unit=" n-grams", unit_scale=True) as report:
+        model, vocabulary = read_arpa(path, origin.vocabulary if origin else None, report)
     check_probabilities(path, model, vocabulary)
     boundary = _boundary(path, model, origin.boundary if origin else None)
     origin = origin or description.Origin(vocabulary, boundary, TextSettings(lowercase=lowercase), None, None)

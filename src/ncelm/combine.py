@@ -1,12 +1,12 @@
 """Combinations of runs: `mix` interpolates language models; `blend` makes ensembles for sentence completion."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ncelm.arguments import check_callable, check_floats, check_int, check_path, check_paths, check_str
+from ncelm.arguments import check_floats, check_int, check_path, check_paths, check_str
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.files import atomic_folder, check_not_existing
@@ -20,12 +20,11 @@ from ncelm.models.load import component_references
 from ncelm.models.mixture import Mixture
 from ncelm.models.ngram.query import NGramModel
 from ncelm.models.questions import GeneratedQuestion, generate_questions
+from ncelm.progress import OnProgress, Option, check_progress, shown
 from ncelm.text.store import TokenStore, store_or_path
 
 MAX_WORDS = 20_000_000  # of held-out text used to learn mixture weights; bounds the memory
 MIN_QUESTIONS = 20  # per component of an ensemble
-
-OnProgress = Callable[[int, int], None]  # called with the number of words or questions done and their total
 
 
 def mix(
@@ -36,12 +35,13 @@ def mix(
     store: TokenStore | Path | str | None = None,
     split: str = "valid",
     threads: int | None = None,
-    progress: OnProgress | None = None,
+    progress: Option = True,
 ) -> LanguageModel:
     """Write the run `out`, the linear interpolation of other runs, and return the model.
 
     Without `weights`, the weights maximize the likelihood of a split of a store, by default the store of the first run
-    that has one. `out` refers to its components, which must not be moved.
+    that has one. `out` refers to its components, which must not be moved. `progress` is explained in `ncelm.progress`;
+    a function is called with the number of words scored and their total.
     """
     paths, out = check_paths("runs", runs), check_path("out", out)
     given = None if weights is None else _checked_weights(weights, len(paths))
@@ -56,7 +56,8 @@ def mix(
     origin = next((origin for origin in origins if origin.store), origins[0])
     if given is None:
         held_out = description.open_store(store, origin.store, ", or give `weights`")
-        mixture_weights = _learned_weights(components, held_out, split, threads, progress)
+        with shown(progress, desc="scoring", unit=" words", unit_scale=True) as report:
+            mixture_weights = _learned_weights(components, held_out, split, threads, report)
     else:
         mixture_weights = given
     with atomic_folder(out) as folder:
@@ -78,7 +79,7 @@ def _check_others(store: object, split: object, threads: object, progress: objec
         store_or_path("store", store)
     check_str("split", split)
     check_threads(threads)
-    check_callable("progress", progress)
+    check_progress(progress)
 
 
 def _read_origin(path: Path) -> description.Origin:
@@ -141,13 +142,14 @@ def blend(
     split: str = "valid",
     seed: int = 0,
     threads: int | None = None,
-    progress: OnProgress | None = None,
+    progress: Option = True,
 ) -> tuple[Ensemble, dict[str, Any]]:
     """Write the run `out`, an ensemble of other runs for sentence completion; return the model and its accuracy.
 
     The weights are learned on questions generated from a split of a store, by default the store of the first run that
     has one. The accuracy, in percent, is "percent" for the ensemble, by cross-validation, and "parts_percent" for its
-    components. `out` refers to its components, which must not be moved.
+    components. `out` refers to its components, which must not be moved. `progress` is explained in `ncelm.progress`; a
+    function is called with the number of questions answered and their total.
     """
     paths, out, seed = check_paths("runs", runs), check_path("out", out), check_int("seed", seed, 0)
     _check_others(store, split, threads, progress)
@@ -171,7 +173,8 @@ def blend(
             f"{held_out.path} has too little {split} text to learn weights on: {len(questions)} questions instead of "
             f"{needed}; give another `split`, or prepare the store with more `valid_sentences`"
         )
-    scores = _scores(components, questions, progress)  # (questions, choices, 2 components)
+    with shown(progress, desc="answering", unit=" questions") as report:
+        scores = _scores(components, questions, report)  # (questions, choices, 2 components)
     answers = np.array([question.answer for question in questions])
     weights = ensemble.learn_weights(scores, answers).reshape(-1, 2)
     record = {

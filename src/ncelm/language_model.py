@@ -5,6 +5,7 @@ exactly normalised. Words that are not in the vocabulary are scored as `<unk>`. 
 unless `end=False`.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -220,23 +221,29 @@ class LanguageModel:
 
     # -- gaps ---------------------------------------------------------------------------------------------------------
 
+    @property
+    def log_unknown_types(self) -> float | None:
+        """The logarithm of the number of words that `<unk>` stands for; None if it is not in the training text."""
+        types = self.vocabulary.unknown_types
+        return math.log(types) if types else None
+
     def choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
-        """Return log P of the sentence with each choice in the gap (section 5 of the paper).
+        """Return log P of the sentence with each choice in its gaps (section 5 of the paper).
 
         If the model is two-sided, the score is log P(choice | both sides) instead. The unnormalised scores have s(w, h)
-        in place of log P(w|h).
+        in place of log P(w|h). Scores of several tokens are sums; they are not divided by the number of tokens.
+        Unknown words are scored as `<unk>`.
         """
         return self._choice_scores(checked_gaps(gaps))
 
     def _choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
         gaps, to_fill = tee(gaps)
-        filled = ([*gap.before, *choice, *gap.after] for gap in to_fill for choice in gap.choices)
-        word_scores = self._word_scores(filled)
+        word_scores = self._word_scores(gap.filled(fillers)[0] for gap in to_fill for fillers in gap.fillers())
         for gap in gaps:
             scores = ChoiceScores([], [])
-            for choice in gap.choices:
+            for fillers in gap.fillers():
                 for values, words in zip(scores, next(word_scores), strict=True):
-                    counted = words[len(gap.before) :][: len(choice)] if self.two_sided else words
+                    counted = words[gap.filled(fillers)[1]] if self.two_sided else words
                     values.append(float(counted.sum()))
             yield scores
 
@@ -294,7 +301,11 @@ class LanguageModel:
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def _scored_batches(self, sentences: Iterable[list[str]], normalised: bool = True) -> Iterator[_ScoredBatch]:
-        """Score sentences, each a list of words, in batches."""
+        """Score sentences, each a list of words, in batches.
+
+        The scores of a sentence depend neither on the other sentences of its batch nor on the number of threads.
+        PyTorch models are an exception: their scores may differ in the last digits.
+        """
         iterator = iter(sentences)
         with Team(self.threads) as team:
             while batch := list(islice(iterator, BATCH_SENTENCES)):

@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def no_log(monkeypatch: pytest.MonkeyPatch) -> None:
     """No lines of progress in logs, however long the kernels take to compile."""
-    monkeypatch.setattr("ncelm.cli.ui.LOG_SECONDS", math.inf)
+    monkeypatch.setattr("ncelm.progress.LOG_SECONDS", math.inf)
 
 
 @pytest.fixture

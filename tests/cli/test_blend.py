@@ -11,7 +11,6 @@ def blend(monkeypatch):
     import numpy as np
 
     def stub(runs, out, **options):
-        options.pop("progress")(1, 1)
         record = {"percent": 50.0, "questions": 4, "parts_percent": [25.0] * len(runs), "options": str(options)}
         return SimpleNamespace(weights=np.full((len(runs), 2), 0.5)), record
 

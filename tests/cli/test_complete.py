@@ -21,6 +21,13 @@ def test_a_sentence(answer, output, folder):
     result = answer(["complete", folder / "run", sentence, "--choices", "on, cat,zebra"])
     assert {word["word"] for word in result["words"]} == {"on", "cat", "zebra"}
     assert result["unknown"] == ["zebra"]
+    assert result["unknown_policy"] == "exclude"  # <unk> does not occur in the text
+    assert result["unknown_types"] == 0
+    assert result["words"][-1] == {"word": "zebra", "score": None}
+    result = answer(["complete", folder / "run", sentence, "--choices", "cat,zebra", "--unknown", "token"])
+    assert result["unknown_policy"] == "token"
+    assert all(isinstance(word["score"], float) for word in result["words"])
+    assert "zebra  excluded  <unk>" in output(["complete", folder / "run", sentence, "--choices", "cat,zebra"])
     lines = output(["complete", folder / "run", sentence, "--count", "3"]).splitlines()
     assert len(lines) == 3
     assert "<unk>" in output(["complete", folder / "run", sentence, "--choices", "zebra"])
@@ -36,7 +43,9 @@ def test_a_file_of_questions(capsys, folder, questions):
     assert "% correct" in captured.out
     assert "95 % confidence interval" in captured.out
     assert captured.out.count("sat") == 2
-    assert f"scored as <unk>: 1 choice of {questions}, such as 'zebra'" in captured.err
+    assert f"ranked after all others: 1 choice of {questions}, such as 'zebra'" in captured.err
+    assert main([*command, "--unknown", "token"]) == 0
+    assert f"scored as <unk>: 1 choice of {questions}, such as 'zebra'" in capsys.readouterr().err
     assert main([*command, "--unnormalised"]) == 0
     assert "correct" not in capsys.readouterr().out
 
@@ -47,3 +56,5 @@ def test_errors(fails, folder, questions):
     fails(["complete", run, "a _____ b", "--answers", questions], "--answers goes with a file")
     fails(["complete", run, questions, "--choices", "a,b"], "--choices goes with a sentence")
     fails(["complete", run, "a _____ b", "--count", "0"], " is 0: ")
+    fails(["complete", run, "a _____ b", "--unknown", "guess"], "--unknown", "distribute", "token")
+    fails(["complete", run, "a _____ b _____", "--choices", "a,b"], "the sentence has 2 gaps", "separated by ';'")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from ncelm.cli.reproduce import _show_row
-from ncelm.cli.ui import progress_bar
+from ncelm.progress import TrainingBar, progress_bar
 
 
 @pytest.fixture
@@ -49,12 +49,15 @@ def test_completion(tables, output, answer):
 
 
 def test_progress_of_rows(capsys):
-    training = SimpleNamespace(epoch=1, epochs=2, words=10, words_per_epoch=100, loss=5.0, metrics=None)
+    training = SimpleNamespace(
+        epoch=1, epochs=2, words=10, words_per_epoch=100, loss=5.0, words_per_second=100.0, metrics=None
+    )
     at = {"number": 2, "runs": 9, "name": "NCE", "seconds_left": 90.0, "training": None, "steps": None}
     with progress_bar(unit=" words") as bar:
-        _show_row(bar, SimpleNamespace(**at))
+        display = TrainingBar(bar)
+        _show_row(display, SimpleNamespace(**at))
         assert bar.desc == "2/9 NCE, about 2 min left in total: "
-        _show_row(bar, SimpleNamespace(**at | {"training": training}))
+        _show_row(display, SimpleNamespace(**at | {"training": training}))
         assert (bar.n, bar.total, bar.unit) == (10, 200, " words")
-        _show_row(bar, SimpleNamespace(**at | {"steps": (3, 4)}))
+        _show_row(display, SimpleNamespace(**at | {"steps": (3, 4)}))
         assert (bar.n, bar.total, bar.unit) == (3, 4, " steps")

@@ -8,6 +8,7 @@ import pytest
 
 from ncelm.distributed import collective
 from ncelm.distributed.collective import SingleProcess
+from ncelm.io import machine
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_PORT": "1", "TORCHELASTIC_RUN_ID": "x"}
 
@@ -37,15 +38,15 @@ def test_a_single_process_has_the_identity_as_collective(environment):
 
 
 def test_the_environment_of_torchrun_is_recognized(environment):
-    assert not collective.started_by_torchrun()
-    assert (collective.rank(), collective.local_world_size(), collective.restarted()) == (0, 1, False)
+    assert not machine.started_by_torchrun()
+    assert (machine.rank(), collective.local_world_size(), collective.restarted()) == (0, 1, False)
     environment(**TORCHRUN)
-    assert collective.started_by_torchrun()
-    assert (collective.rank(), collective.local_world_size(), collective.restarted()) == (1, 1, False)
+    assert machine.started_by_torchrun()
+    assert (machine.rank(), collective.local_world_size(), collective.restarted()) == (1, 1, False)
     environment(LOCAL_WORLD_SIZE="2", TORCHELASTIC_RESTART_COUNT="1")
     assert (collective.local_world_size(), collective.restarted()) == (2, True)
     environment(WORLD_SIZE="1")  # a single worker needs no process group
-    assert not collective.started_by_torchrun()
+    assert not machine.started_by_torchrun()
 
 
 def test_pytorch_is_not_imported_without_torchrun():

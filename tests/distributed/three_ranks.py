@@ -11,6 +11,7 @@ import numpy as np
 
 from ncelm.distributed import collective, row_deltas
 from ncelm.errors import NcelmError
+from ncelm.io import machine
 from ncelm.text.store import TokenStore
 
 SIZE = 3
@@ -50,7 +51,7 @@ def main() -> None:
     store, folder = TokenStore.open(sys.argv[1]), Path(sys.argv[2])
     group = collective.current()
     rank, arrays, texts = group.rank, {}, {}
-    assert (rank, group.size) == (collective.rank(), SIZE)
+    assert (rank, group.size) == (machine.rank(), SIZE)
 
     arrays["all_reduce"] = group.all_reduce(np.array([rank + 1.0, 2.0**40 + rank, 0.5]))
     pending = [group.all_reduce_async(np.array([10.0**rank * (i + 1)])) for i in range(3)]  # several in flight

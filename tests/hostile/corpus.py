@@ -135,6 +135,10 @@ def _make_texts(folder: Path) -> None:
         number, sentence, *choices = row.split(",")
         machine += [f"{number}{'abcde'[i]}) {sentence.replace('_____', f'[{c}]')}" for i, c in enumerate(choices)]
     (folder / "machine.txt").write_text("\n".join(machine) + "\n")
+    rows = [row.split(",") for row in questions[1:]]
+    objects = [{"id": int(id), "question": text, "choices": choices, "answer": "a"} for id, text, *choices in rows]
+    objects[0] |= {"question": "_____ the _____ .", "choices": [WORDS[:2], WORDS[2:4], f"{WORDS[4]} zebra; zebra"]}
+    (folder / "questions.jsonl").write_text("\n".join(map(json.dumps, objects)) + "\n")
 
 
 def splits(folder: Path) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.hostile import corpus as corpora
 from tests.hostile import fuzz
 from tests.hostile.attacks import FAMILIES, arpa, calls, writes
+from tests.hostile.attacks.texts import QUESTIONS
 from tests.hostile.driver import Attack, Worker
 from tests.hostile.mutations import damage
 from tests.hostile.outcome import HARMLESS, VIOLATION, Place
@@ -60,7 +61,7 @@ def test_what_attacks_change_is_valid(corpus, tmp_path):
             folder.mkdir()
             function, arguments = calls.public_functions(corpus, Place(corpus, folder))[name]
             function(**arguments)
-        for questions in ("questions.csv", "machine.txt"):
+        for questions in QUESTIONS:
             answers = ("--answers", corpus.folder / "answers.csv")
             code, _, errors = command(["complete", corpus.folder / "ngram", corpus.folder / questions, *answers])
             assert code == 0, errors

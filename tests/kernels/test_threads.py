@@ -41,6 +41,14 @@ def test_counters_of_phases_are_zero_at_the_start():
     assert sync.tolist() == [0] * (3 * SYNC_STRIDE)
 
 
+def test_one_thread_of_a_team_may_do_all_of_the_work():
+    items, sums = np.zeros(1000, np.int64), np.zeros(3, np.int64)
+    with Team(3) as team:
+        team.run_alone(two_phases, 2, items, sums)
+    np.testing.assert_array_equal(items, np.arange(1000))
+    assert sums.tolist() == [499_500, 0, 0]
+
+
 def test_an_exception_of_any_thread_reaches_the_caller():
     def fails(thread, threads, sync):
         if thread == 1:

@@ -16,8 +16,9 @@ VOCABULARY = Vocabulary(WORDS, np.zeros(len(WORDS), np.int64))
 class Length:
     """A scorer that prefers long words, and, in unnormalised scores, short ones."""
 
-    def __init__(self, factor=1.0):
+    def __init__(self, factor=1.0, log_unknown_types=None):
         self.factor = factor
+        self.log_unknown_types = log_unknown_types
 
     def choice_scores(self, gaps):
         for gap in gaps:
@@ -35,6 +36,13 @@ def test_scores_are_weighted_sums_of_centered_scores():
     # normalised: lengths 1 and 3, centered -1 and 1; weights 2 - 0.5 for the first and -10 * 0.25 for the second
     assert scores.normalised == pytest.approx([-(2 - 0.5 - 2.5), 2 - 0.5 - 2.5])
     assert scores.unnormalised == scores.normalised
+
+
+def test_unknown_words():
+    weights = np.array([[2.0, 0.5], [0.0, 0.25]])
+    for logs, expected in (((3.0, 4.0), 2.5 * 3.0 + 0.25 * 4.0), ((3.0, None), None)):
+        components = tuple(Length(log_unknown_types=value) for value in logs)
+        assert Ensemble(components, weights, VOCABULARY, TextSettings()).log_unknown_types == expected
 
 
 def test_most_likely_words():

@@ -1,8 +1,15 @@
 """The log-bilinear model: Eq. 1–3 from its parameters, initial values, invalid contexts."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
+from ncelm.kernels import records
+from ncelm.kernels.panels import LANES
+from ncelm.kernels.score import PANEL_BLOCK
+from ncelm.kernels.threads import Team
+from ncelm.models import log_bilinear
 from ncelm.models.log_bilinear import LogBilinear, ModelConfig
 
 V = 30
@@ -80,3 +87,137 @@ def test_arrays_have_the_declared_shapes_and_restore_the_model(tied_embeddings):
 def test_invalid_contexts(contexts):
     with pytest.raises((IndexError, ValueError)):
         random_model().log_probabilities(np.array(contexts))
+
+
+# -- scores of positions -----------------------------------------------------------------------------------------------
+
+
+def text(vocabulary, tokens, seed=0, skew=2.0):
+    """Return the ids of a random text in which frequent words, and so equal contexts, come first."""
+    return (vocabulary * np.random.default_rng(seed).random(tokens) ** skew).astype(np.uint32)
+
+
+def corpus_of(ids, vocabulary, within_sentence=True):
+    return records.Corpus(records.read_only(ids), 0, within_sentence, 0, vocabulary)
+
+
+def score(model, corpus, first=0, last=None, threads=1, normalised=True):
+    with Team(threads) as team:
+        return model.score_positions(corpus, first, corpus.ids.size if last is None else last, team, normalised)
+
+
+def assert_equal(found, expected):
+    """Compare scores and log-normalizers bit for bit."""
+    for values, others in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(values, others)
+
+
+CONFIGS = {
+    "full": {"context": 2, "dim": 7},
+    "full, both sides": {"context": 1, "context_after": 2, "dim": 37},
+    "diagonal": {"context": 3, "dim": 20, "matrices": "diagonal"},
+    "diagonal, after": {"context": 0, "context_after": 1, "dim": 9, "matrices": "diagonal"},
+    "tied": {"context": 2, "dim": 12, "tied_embeddings": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "config"),
+    [
+        (10_000, {"context": 2, "dim": 100}),
+        (10_000, {"context": 4, "dim": 300, "matrices": "diagonal"}),
+        (76_000, {"context": 10, "dim": 100, "matrices": "diagonal"}),
+    ],
+)
+def test_scores_of_positions_at_production_sizes(vocabulary, config):
+    """Against float64, with scores in the range of trained models."""
+    random = np.random.default_rng(0)
+    model = LogBilinear.initialise(ModelConfig(**config), random.dirichlet(np.ones(vocabulary)), 1, init_std=0.5)
+    corpus = corpus_of(text(vocabulary, 50), vocabulary)
+    scores, log_z = score(model, corpus, threads=2)
+    contexts, targets = np.empty((50, model.config.positions), np.int64), corpus.ids.astype(np.int64)
+    for position in range(50):
+        sentence = np.flatnonzero(corpus.ids[:position] == 0)
+        start = sentence[-1] + 1 if sentence.size else 0
+        before = [vocabulary] * model.config.context + corpus.ids[start:position].tolist()
+        contexts[position] = before[len(before) - model.config.context :]
+    vectors = model.context_vectors.astype(np.float64)[contexts]  # (n, c, d)
+    matrices = model.matrices.astype(np.float64)
+    predicted = np.einsum("iot,nit->no" if matrices.ndim == 3 else "it,nit->nt", matrices, vectors)
+    expected = predicted @ model.target_vectors.astype(np.float64).T + model.biases
+    assert np.ptp(expected) > 20
+    np.testing.assert_allclose(scores, expected[np.arange(50), targets], atol=5e-6)
+    np.testing.assert_allclose(log_z, np.logaddexp.reduce(expected, axis=1), atol=2e-6)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("within_sentence", [True, False])
+def test_shared_log_normalizers_are_those_of_each_word(name, within_sentence, monkeypatch):
+    model, corpus = random_model(**CONFIGS[name]), corpus_of(text(V, 2000), V, within_sentence)
+    shared = score(model, corpus)
+    counted = []
+
+    def each_by_itself(corpus, c, first, last):
+        counted.append(equal_contexts(corpus, c, first, last).offsets.size - 1)
+        return log_bilinear._each_by_itself(last - first)
+
+    equal_contexts = log_bilinear._equal_contexts
+    monkeypatch.setattr(log_bilinear, "_equal_contexts", each_by_itself)
+    assert_equal(shared, score(model, corpus))
+    assert counted[0] < 1900  # there were equal contexts
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 0), (3, 0), (0, 2), (2, 1)])
+@pytest.mark.parametrize("within_sentence", [True, False])
+@pytest.mark.parametrize(("first", "last"), [(0, 500), (1, 7), (200, 500), (499, 500), (30, 30)])
+def test_equal_contexts_are_found(before, after, within_sentence, first, last):
+    corpus = corpus_of(text(V, 500), V, within_sentence)._replace(before=before)
+    words, offsets = log_bilinear._equal_contexts(corpus, before + after, first, last)
+    ends = np.flatnonzero(corpus.ids == 0) + 1
+    padded = np.append(0, ends) if within_sentence else np.array([0])
+    keys = []
+    for position in range(first, last):
+        start = padded[np.searchsorted(padded, position, side="right") - 1]
+        left = [V] * before + corpus.ids[start:position].tolist()
+        right = corpus.ids[position + 1 :].tolist()
+        if within_sentence:
+            right = [] if corpus.ids[position] == 0 else right
+            right = right[: right.index(0)] if 0 in right else right
+        keys.append((*left[len(left) - before :], *(right + [V] * after)[:after]))
+    groups = {}
+    for word, key in enumerate(keys):
+        groups.setdefault(key, []).append(word)
+    assert sorted(words[a:b].tolist() for a, b in pairwise(offsets)) == list(groups.values())
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_scores_do_not_depend_on_the_other_positions(name, monkeypatch):
+    """Parts of any size at any place, calls of any size, any number of threads: the same bits."""
+    model, tokens = random_model(**CONFIGS[name]), 2 * LANES * PANEL_BLOCK + 45
+    corpus = corpus_of(text(V, tokens, skew=1.0), V)
+    for normalised in (True, False):
+        whole = score(model, corpus, normalised=normalised)
+        for threads, alone in ((2, 0), (3, 0), (2, 10**8)):
+            monkeypatch.setattr(log_bilinear, "WORK_ALONE", alone)
+            assert_equal(score(model, corpus, threads=threads, normalised=normalised), whole)
+        for first, last in ((0, 1), (3, 4), (1, 34), (31, 63), (5, 5), (100, 500), (tokens - 1, tokens)):
+            part = score(model, corpus, first, last, normalised=normalised)
+            assert_equal(part, [values[first:last] for values in whole])
+        with monkeypatch.context() as patch:
+            patch.setattr(log_bilinear, "WORK_PER_CALL", 1)
+            assert_equal(score(model, corpus, normalised=normalised), whole)
+        with monkeypatch.context() as patch:
+            patch.setattr(log_bilinear, "KEPT_PER_CALL", 1)
+            assert_equal(score(model, corpus, normalised=normalised), whole)
+        narrow = corpus._replace(ids=records.read_only(corpus.ids.astype(np.uint16)))  # compiled separately
+        assert_equal(score(model, narrow, normalised=normalised), whole)
+    np.testing.assert_array_equal(score(model, corpus)[0], score(model, corpus, normalised=False)[0])
+
+
+def test_log_normalizers_are_nan_where_parameters_are():
+    """In the contexts that contain the word, not in others of the same call."""
+    model = random_model(matrices="diagonal")
+    model.context_vectors[7] = np.nan
+    corpus = corpus_of(np.array([1, 2, 7, 3, 4, 5], np.uint32), V)
+    _, log_z = score(model, corpus)
+    assert np.isnan(log_z).tolist() == [False, False, False, True, True, False]

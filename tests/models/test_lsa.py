@@ -72,6 +72,19 @@ def test_the_score_is_the_total_similarity(topics):
     assert {word for word, _ in model.most_likely(["the", "ship"], ["and", "sail"], 5)} == set(SEA)
 
 
+def test_several_gaps_have_the_similarity_of_the_words_in_different_gaps(topics):
+    model = Lsa.load(topics / "run")
+    choices = [[["wave"], ["storm"]], [["wave"], ["butter", "zebra"]]]
+    (scores,) = model.choice_scores([Gap(["the"], choices, ["sail"], [["and", "captain"]])])
+
+    def cosine(a, b):
+        return float(model.vectors()[model.vocabulary.id(a)] @ model.vectors()[model.vocabulary.id(b)])
+
+    for score, (a, b) in zip(scores.normalised, (("wave", "storm"), ("wave", "butter")), strict=True):
+        others = ("the", "and", "captain", "sail")
+        assert score == pytest.approx(sum(cosine(w, o) for w in (a, b) for o in others) + cosine(a, b), abs=1e-5)
+
+
 def test_what_is_written_is_read(topics):
     again = Lsa.load(topics / "run")
     trained = train_lsa(TokenStore.open(topics / "store"), topics / "again", dim=2)

@@ -66,6 +66,21 @@ def test_the_word_of_the_same_topic_has_the_highest_score(topics):
     assert alone.normalised == [0.0, 0.0]
 
 
+def test_several_gaps_have_the_pmi_of_the_words_in_different_gaps(tmp_path):
+    lines = random_lines(3, sentences=60, words=12)
+    model = train_pmi(store_of(tmp_path, lines), tmp_path / "run")
+    one, two, three, four, five = model.vocabulary.words[2:7]
+    choices = [[[two], [three]], [[two, four], [three]], [["zebra"], [three]]]
+    (scores,) = model.choice_scores([Gap([one], choices, [], [[five]])])
+
+    def pmi_of(word, *others):
+        return by_hand(lines, word, others)
+
+    pair = pmi_of(two, one, five) + pmi_of(three, one, five, two)
+    triple = pmi_of(two, one, five) + pmi_of(four, one, five) + pmi_of(three, one, five, two, four)
+    assert scores.normalised == pytest.approx([pair, triple, pmi_of(three, one, five)])
+
+
 def test_the_same_text_gives_the_same_bytes(topics):
     train_pmi(topics / "store", topics / "again")
     assert (topics / "run/model.safetensors").read_bytes() == (topics / "again/model.safetensors").read_bytes()

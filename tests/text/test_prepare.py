@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.helpers import PROSE, change_json
+from tests.helpers import PROSE, change_json, make_tar
 
 from ncelm.cli.main import main
 from ncelm.errors import NcelmError
+from ncelm.io.files import write_json
 from ncelm.text import prepare as prepare_module
 from ncelm.text import tokenize_files
 from ncelm.text.prepare import prepare, prepare_part
@@ -251,8 +252,8 @@ class TestErrors:
         (three / "folder").mkdir()
         self.check_error(three, "no words in the train text", train=three / "empty")
         self.check_error(three, "no words in the valid text", train=three / "train", valid=three / "empty")
-        self.check_error(three, "no words in the train text", texts=three / "empty", punkt="train")
-        self.check_error(three, "no files in the folder", texts=three / "folder")
+        self.check_error(three, "no words in the train text", files=three / "empty", punkt="train")
+        self.check_error(three, "no files in the folder", files=three / "folder")
 
     def test_too_few_words(self, three):
         (three / "one").write_text("a a a <unk>\na </s>")
@@ -262,8 +263,8 @@ class TestErrors:
     def test_invalid_arguments(self, three):
         train = three / "train"
         self.check_error(three, "either prose .* or `train`")
-        self.check_error(three, "either prose .* or `train`", texts=train, train=train)
-        self.check_error(three, "go with `train`", texts=train, valid=train)
+        self.check_error(three, "either prose .* or `train`", files=train, train=train)
+        self.check_error(three, "go with `train`", files=train, valid=train)
         self.check_error(three, "not both", train=train, valid=train, valid_sentences=1)
         self.check_error(three, "cannot take 2 validation and 1 test", train=train, valid_sentences=2, test_sentences=1)
         self.check_error(three, "`test_sentences` is -1", train=train, test_sentences=-1)
@@ -272,14 +273,14 @@ class TestErrors:
         self.check_error(three, "`workers` is 0", train=train, workers=0)
         self.check_error(three, "`seed` is -1", train=train, seed=-1)
         self.check_error(three, "`boundary` is 'page'", train=train, boundary="page")
-        self.check_error(three, "`punkt` is 'german'", texts=train, punkt="german")
+        self.check_error(three, "`punkt` is 'german'", files=train, punkt="german")
         self.check_error(three, "no text encoding 'klingon'", train=train, encoding="klingon")
 
     def test_missing_sentence_model(self, three, monkeypatch):
         import nltk.data
 
         monkeypatch.setattr(nltk.data, "path", [str(three)])
-        self.check_error(three, "nltk.downloader punkt_tab", texts=three / "train")
+        self.check_error(three, "nltk.downloader punkt_tab", files=three / "train")
 
     def test_full_disk(self, three, monkeypatch):
         def full(*_):
@@ -287,6 +288,181 @@ class TestErrors:
 
         monkeypatch.setattr(prepare_module.SplitWriter, "write", full)
         self.check_error(three, "no space left on the disk", train=three / "train")
+
+
+class TestTables:
+    """Files of JSON lines, Parquet and CSV, with a column; compressed plain text."""
+
+    OPTIONS = {"punkt": "train", "workers": 1}  # noqa: RUF012
+
+    @pytest.fixture
+    def rows(self, monkeypatch):
+        splitter = SentenceSplitter.train([PROSE])  # once: it takes most of the time
+        monkeypatch.setattr(SentenceSplitter, "train", lambda chunks: splitter if list(chunks) else None)
+        return [f"{paragraph}\n\nThis was text {n}." for n, paragraph in enumerate(PROSE.split("\n\n"))]
+
+    @staticmethod
+    def json_lines(rows) -> str:
+        return "".join(json.dumps({"id": n, "text": row, "title": "A title."}) + "\n" for n, row in enumerate(rows))
+
+    def test_a_folder_of_tables(self, rows, tmp_path, monkeypatch):
+        monkeypatch.setattr(tokenize_files, "PROSE_UNIT_BYTES", 1000)
+        parquet = pytest.importorskip("pyarrow.parquet")
+        zstandard = pytest.importorskip("zstandard")
+        (tmp_path / "tables").mkdir()
+        tables = tmp_path / "tables"
+        (tables / "a.jsonl").write_text(self.json_lines(rows[:40]))
+        parquet.write_table(
+            pytest.importorskip("pyarrow").table({"text": rows[40:60]}), tables / "b.parquet", row_group_size=5
+        )
+        (tables / "c.ndjson.gz").write_bytes(gzip.compress(self.json_lines(rows[60:70]).encode()))
+        (tables / "d.jsonl.zst").write_bytes(zstandard.compress(self.json_lines(rows[70:]).encode()))
+        expected = prepare(texts=rows, out=tmp_path / "memory", **self.OPTIONS)
+        seen = []
+        for workers in (1, 2):
+            store = prepare(
+                tables,
+                out=tmp_path / f"store{workers}",
+                column="text",
+                punkt="train",
+                workers=workers,
+                progress=lambda *at: seen.append(at),
+            )
+            assert store.fingerprint == expected.fingerprint
+            assert store.blank_lines == expected.blank_lines
+            total = sum(path.stat().st_size for path in tables.iterdir())
+            assert seen[-1] == (total, total)
+        about = json.loads((store.path / "store.json").read_text())
+        assert (about["settings"]["column"], about["settings"]["blank_lines"]) == ("text", "skip")
+        with pytest.raises(NcelmError, match=r"a\.jsonl is JSON, not plain text: pass `column` text"):
+            prepare(tables, out=tmp_path / "plain", **self.OPTIONS)
+        (tables / "README.md").write_text("These are tables.\n")
+        with pytest.raises(NcelmError, match=r"README\.md is not JSON lines, .*: `column` is for these"):
+            prepare(tables, out=tmp_path / "plain", column="text", **self.OPTIONS)
+
+    def test_parts(self, rows, tmp_path, monkeypatch):
+        monkeypatch.setattr(tokenize_files, "PROSE_UNIT_BYTES", 1000)
+        (tmp_path / "a.jsonl").write_text(self.json_lines(rows))
+        (tmp_path / "b.csv").write_text('text\n"It was late.\n\nNobody came."\n')
+        files = [tmp_path / "a.jsonl", tmp_path / "b.csv"]
+        whole = prepare(files, out=tmp_path / "whole", column="text", **self.OPTIONS)
+        for number in (1, 2, 3):
+            prepare_part(number, 3, files, out=tmp_path / "store", column="text", **self.OPTIONS)
+        with pytest.raises(NcelmError, match="another text or with other options"):
+            prepare(tmp_path / "a.jsonl", out=tmp_path / "store", parts=3, column="title", **self.OPTIONS)
+        store = prepare(files, out=tmp_path / "store", parts=3, column="text", **self.OPTIONS)
+        for path in whole.path.iterdir():
+            assert (store.path / path.name).read_bytes() == path.read_bytes()
+        assert store.blank_lines == {"train": len(rows) + 1 + 1}  # the last row begins with one, too
+
+    def test_archives(self, rows, tmp_path):
+        packed = gzip.compress(self.json_lines(rows[40:]).encode())
+        members = {"a.jsonl": self.json_lines(rows[:40]).encode(), "b.jsonl.gz": packed}
+        archive = make_tar(tmp_path / "tables.tar", members, "w")
+        expected = prepare(texts=rows, out=tmp_path / "memory", **self.OPTIONS)
+        store = prepare(archive, out=tmp_path / "store", column="text", **self.OPTIONS)
+        assert store.fingerprint == expected.fingerprint
+        with pytest.raises(NcelmError, match=r"^tables\.tar/a\.jsonl is JSON, not plain text"):
+            prepare(archive, out=tmp_path / "other", **self.OPTIONS)
+        with pytest.raises(NcelmError, match=r"^tables\.tar/a\.jsonl, line 1: there is no column 'body'"):
+            prepare(archive, out=tmp_path / "other", column="body", **self.OPTIONS)
+        with pytest.raises(NcelmError, match=r"`gutenberg` goes with prose .* without `column`"):
+            prepare(archive, out=tmp_path / "other", column="text", gutenberg=True, **self.OPTIONS)
+
+    @pytest.mark.parametrize("workers", [1, 2])
+    def test_damaged_tables(self, tmp_path, workers):
+        (tmp_path / "a.jsonl").write_text('{"text": "the cat sat"}\n')
+        (tmp_path / "b.jsonl").write_text('{"text": "the dog sat"}\n{"text": "the\n')
+        with pytest.raises(NcelmError, match=r"b\.jsonl, line 2: not a JSON object \(Unterminated string"):
+            prepare(train=sorted(tmp_path.iterdir()), out=tmp_path / "store", column="text", workers=workers)
+        assert nothing_left(tmp_path, "a.jsonl", "b.jsonl")
+
+    def test_tokenized_lines(self, three):
+        for split in ("train", "valid", "test"):
+            lines = (three / split).read_text().removesuffix("\n").split("\n")
+            (three / f"{split}.jsonl").write_text(self.json_lines(lines))
+        expected = prepare(out=three / "plain", **{split: three / split for split in ("train", "valid", "test")})
+        tables = {split: three / f"{split}.jsonl" for split in ("train", "valid", "test")}
+        store = prepare(out=three / "store", column="text", **tables)
+        assert (store.fingerprint, store.blank_lines) == (expected.fingerprint, expected.blank_lines)
+
+    def test_zstd(self, three):
+        zstandard = pytest.importorskip("zstandard")
+        packed = zstandard.compress((three / "train").read_bytes())
+        (three / "train.zst").write_bytes(packed)
+        plain, store = (prepare(train=three / name, out=three / f"of {name}") for name in ("train", "train.zst"))
+        assert store.fingerprint == plain.fingerprint
+        (three / "train.zst").write_bytes(packed[:-1])
+        with pytest.raises(NcelmError, match=r"train\.zst is truncated"):
+            prepare(train=three / "train.zst", out=three / "store")
+        (three / "prose.txt.zst").write_bytes(zstandard.compress(PROSE.encode()))
+        prepare(three / "prose.txt.zst", out=three / "prose", punkt="train")
+
+
+class TestBlankLines:
+    def test_tokenized(self, three, monkeypatch):
+        (three / "train").write_bytes(b"\n\nthe cat sat\n \t\nthe dog sat\r\n\r\n\nthe end\n\n")
+        for size in (1, 10**6):  # ranges of bytes
+            monkeypatch.setattr(tokenize_files, "LINES_UNIT_BYTES", size)
+            stores = {
+                mode: prepare(train=three / "train", test=three / "test", out=three / f"{mode}{size}", blank_lines=mode)
+                for mode in ("skip", "keep")
+            }
+            for store in stores.values():
+                assert store.blank_lines == {"train": 6, "test": 1}
+            words = [["the", "cat", "sat"], ["the", "dog", "sat"], ["the", "end"]]
+            assert sentences_of(stores["skip"], "train") == words
+            assert sentences_of(stores["keep"], "train") == [[], [], words[0], [], words[1], [], [], words[2], []]
+            assert sentences_of(stores["keep"], "test")[1:] == [[]]
+            assert stores["keep"].vocabulary.counts[1] == 9
+        assert (
+            prepare(train=three / "train", out=three / "default").fingerprint
+            == prepare(train=three / "train", out=three / "skip", blank_lines="skip").fingerprint
+        )
+
+    def test_kept_lines_can_be_held_out(self, three):
+        (three / "train").write_text("the cat sat\n\n" * 50)
+        store = prepare(
+            train=three / "train", out=three / "store", blank_lines="keep", valid_sentences=30, boundary="sentence"
+        )
+        assert [split.n_sentences for split in store.splits.values()] == [70, 30]
+        assert 0 < sentences_of(store, "valid").count([]) < 30
+
+    def test_prose(self, tmp_path, monkeypatch):
+        (tmp_path / "a").write_text("\n" + "It was late\n\n \nand dark.\n\n" * 500)
+        for size in (100, 10**6):
+            monkeypatch.setattr(tokenize_files, "PROSE_UNIT_BYTES", size)
+            store = prepare(tmp_path / "a", out=tmp_path / f"store{size}", punkt="train")
+            assert store.blank_lines == {"train": 1501}
+            assert sum(split.n_sentences for split in store.splits.values()) == 1000
+        with pytest.raises(NcelmError, match="`blank_lines` keep is for tokenized text, given with `train`"):
+            prepare(tmp_path / "a", out=tmp_path / "other", blank_lines="keep")
+
+    def test_parts(self, three):
+        part = {"train": three / "train", "out": three / "store", "blank_lines": "keep"}
+        prepare_part(1, 1, **part)
+        with pytest.raises(NcelmError, match="another text or with other options"):
+            prepare(**part | {"blank_lines": "skip"}, parts=1)
+        change_json(three / "store.part-1-of-1/part.json", {"blank_lines": [-1]})
+        with pytest.raises(NcelmError, match=r"part\.json is damaged"):
+            prepare(**part, parts=1)
+        change_json(three / "store.part-1-of-1/part.json", {"blank_lines": [1]})
+        store = prepare(**part, parts=1)
+        assert store.blank_lines == {"train": 1}
+        assert sentences_of(store, "train")[2] == []
+
+    def test_stores_without_the_number(self, three):
+        store = prepare(train=three / "train", out=three / "store")
+        about = json.loads((store.path / "store.json").read_text())
+        del about["blank_lines"]
+        (store.path / "store.json").unlink()
+        write_json(store.path / "store.json", {name: value for name, value in about.items() if name != "checksum"})
+        again = TokenStore.open(store.path)
+        assert (again.blank_lines, again.fingerprint) == (None, store.fingerprint)
+        for wrong in (3, {"train": 1.5}, {"other": 1}, [1], {"train": -1}):
+            change_json(store.path / "store.json", {"blank_lines": wrong})
+            with pytest.raises(NcelmError, match=r"store\.json is damaged \(wrong numbers of blank lines\)"):
+                TokenStore.open(store.path)
 
 
 class TestParts:

@@ -1,5 +1,7 @@
 """The vocabulary: order, limits, and invalid files."""
 
+from collections import Counter
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,6 +72,44 @@ def test_reserved_words_in_the_text_are_unknown():
     assert vocabulary.words == ("<unk>", "</s>", "b", "a")
     assert vocabulary.counts.tolist() == [7, 3, 16, 8]
     assert vocabulary.encode(["<unk>", "</s>", "<s>", "a"]).tolist() == [0, 0, 0, 3]
+
+
+def test_the_number_of_unknown_words():
+    assert small().unknown_types == 1
+    counts = {f"w{i}": 1 for i in range(30)} | {"a": 5, "b": 5, "c": 6, "never": 0}
+    assert Vocabulary.from_counts(counts, 3).unknown_types == 0
+    assert Vocabulary.from_counts(counts, 3, min_count=2).unknown_types == 30
+    assert Vocabulary.from_counts(counts, 3, max_size=4).unknown_types == 31
+    # a token <s> or </s> of the text is one word; a token <unk> stands for several, whose number is estimated
+    assert Vocabulary.from_counts(counts | {"<s>": 9, "</s>": 9}, 3, min_count=2).unknown_types == 32
+    expected = 30 + round(100 * (1 - 1 / 5) / (1 / 2 + 1 / 3 + 1 / 4 + 1 / 5))
+    assert Vocabulary.from_counts(counts | {"<unk>": 100}, 3, min_count=2).unknown_types == expected
+
+
+def test_the_number_of_unknown_words_is_that_of_the_caller_or_estimated(tmp_path):
+    words, counts = ["<unk>", "</s>", "a", "b", "c"], [40, 9, 2, 2, 7]
+    assert Vocabulary(words, counts).unknown_types == 40  # of words that occur once
+    assert Vocabulary(words, counts, 25).unknown_types == 25
+    Vocabulary(words, counts).save(tmp_path / "vocab.txt")
+    assert Vocabulary.load(tmp_path / "vocab.txt").unknown_types == 40
+    assert Vocabulary.load(tmp_path / "vocab.txt", 25).unknown_types == 25
+    assert Vocabulary(words, [0, 9, 2, 2, 7]).unknown_types == 0
+    assert Vocabulary(words[:2], [3, 1]).unknown_types == 3
+    assert Vocabulary(words, [1, 0, 0, 0, 0]).unknown_types == 1
+    assert Vocabulary(words, [10**17, 0, 10**18 - 1, 10**18 - 1, 0]).unknown_types > 10**15
+    for wrong in (-1, 1.5, "3"):
+        with pytest.raises(NcelmError, match="`unknown_types` is "):
+            Vocabulary(words, counts, wrong)
+
+
+@pytest.mark.parametrize("min_count", [2, 3, 5, 10])
+def test_the_estimate_on_a_real_text(small_text, min_count):
+    """Within 20 % of the true number, for a text in which unknown words are already replaced by <unk>."""
+    counts = Counter(small_text.read_text().lower().split())
+    rare = {word: count for word, count in counts.items() if count < min_count}
+    replaced = {word: count for word, count in counts.items() if word not in rare} | {"<unk>": sum(rare.values())}
+    assert Vocabulary.from_counts(replaced, 1).unknown_types == pytest.approx(len(rare), rel=0.2)
+    assert Vocabulary.from_counts(counts, 1, min_count).unknown_types == len(rare)
 
 
 def test_digest_depends_on_words_alone():

@@ -455,16 +455,16 @@ def test_signals_during_validation_are_answered_and_resumed(store, tmp_path, mon
     """The checkpoint says that all minibatches of the epoch are done; the resumed run validates."""
     options = {"epochs": 3, "schedule": "halve", "watch": ["test"], **SMALL}
     train(store, tmp_path / "whole", **options)
-    original, validations = loop.evaluate.evaluate_split, []
+    original, validations = loop.evaluate_sample, []
 
-    def evaluate_and_signal(model, store, name, team):
+    def evaluate_and_signal(model, store, name, words, team):
         validations.append(name)
         if len(validations) in (1, 4):  # of the validation split, and of the test split of the second epoch
             os.kill(os.getpid(), number)
             time.sleep(60)
-        return original(model, store, name, team)
+        return original(model, store, name, words, team)
 
-    monkeypatch.setattr(loop.evaluate, "evaluate_split", evaluate_and_signal)
+    monkeypatch.setattr(loop, "evaluate_sample", evaluate_and_signal)
     for _ in range(2):
         with pytest.raises(kind, match=r"stopped by .*; a checkpoint is in .*: continue with `resume`") as caught:
             train(store, tmp_path / "broken", resume=True, **options)

@@ -19,7 +19,7 @@ def test_every_recipe_trains(cycle_store, tmp_path, name):
 
 
 def test_unknown_recipes_are_errors():
-    with pytest.raises(NcelmError, match="choose one of default"):
+    with pytest.raises(NcelmError, match="choose one of paper/ptb-nce"):
         recipe("nce")
 
 

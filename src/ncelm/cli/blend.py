@@ -11,8 +11,6 @@ from ncelm.cli.ui import (
     add_threads,
     announce_compilation,
     print_json,
-    progress_bar,
-    show,
 )
 
 
@@ -45,16 +43,14 @@ def run(arguments: argparse.Namespace) -> None:
     from ncelm.combine import blend
 
     announce_compilation()
-    with progress_bar(unit=" questions", desc="answering") as bar:
-        model, record = blend(
-            arguments.runs,
-            arguments.out,
-            store=arguments.store,
-            split=arguments.split,
-            seed=arguments.seed,
-            threads=arguments.threads,
-            progress=show(bar),
-        )
+    model, record = blend(
+        arguments.runs,
+        arguments.out,
+        store=arguments.store,
+        split=arguments.split,
+        seed=arguments.seed,
+        threads=arguments.threads,
+    )
     if arguments.json:
         print_json({"run": str(arguments.out), "weights": model.weights.tolist(), **record})
         return

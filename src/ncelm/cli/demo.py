@@ -4,7 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from ncelm.cli.ui import add_json, add_threads, announce_compilation, print_json, progress_bar, show_training
+from ncelm.cli.ui import add_json, add_threads, announce_compilation, print_json
+from ncelm.progress import TrainingBar, progress_bar
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,6 +36,6 @@ def run(arguments: argparse.Namespace) -> None:
 
     announce_compilation()
     with progress_bar(unit=" words", unit_scale=True, leave=False) as bar:
-        result = demo(arguments.out, arguments.threads, say, lambda at: show_training(bar, at))
+        result = demo(arguments.out, arguments.threads, say, TrainingBar(bar))
     if arguments.json:
         print_json(result)

@@ -3,7 +3,7 @@
 import argparse
 
 from ncelm.cli.parser import whole_number
-from ncelm.cli.ui import add_action, add_json, add_out, add_store, print_json, progress_bar, read_metrics, show
+from ncelm.cli.ui import add_action, add_json, add_out, add_store, print_json, read_metrics
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,10 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Train and print the size of the model."""
     from ncelm.models.lsa import train_lsa
 
-    with progress_bar(unit=" products", desc="decomposing (about three products for each dimension)") as bar:
-        lsa = train_lsa(
-            arguments.store, arguments.out, arguments.dim, arguments.seed, lambda done: show(bar)(done, None)
-        )
+    lsa = train_lsa(arguments.store, arguments.out, arguments.dim, arguments.seed)
     (record,) = read_metrics(arguments.out)
     count, dim = lsa.unit_vectors.shape
     if arguments.json:

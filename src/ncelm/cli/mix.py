@@ -11,8 +11,6 @@ from ncelm.cli.ui import (
     add_threads,
     announce_compilation,
     print_json,
-    progress_bar,
-    show,
 )
 
 
@@ -53,16 +51,14 @@ def run(arguments: argparse.Namespace) -> None:
     from ncelm.models.mixture import Mixture
 
     announce_compilation()
-    with progress_bar(unit=" words", unit_scale=True, desc="scoring") as bar:
-        lm = mix(
-            arguments.runs,
-            arguments.out,
-            weights=arguments.weights,
-            store=arguments.store,
-            split=arguments.split,
-            threads=arguments.threads,
-            progress=show(bar),
-        )
+    lm = mix(
+        arguments.runs,
+        arguments.out,
+        weights=arguments.weights,
+        store=arguments.store,
+        split=arguments.split,
+        threads=arguments.threads,
+    )
     assert isinstance(lm.model, Mixture)
     weights = lm.model.weights.tolist()
     if arguments.json:

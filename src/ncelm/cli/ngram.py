@@ -12,12 +12,10 @@ from ncelm.cli.ui import (
     add_run,
     add_store,
     announce_compilation,
-    on_terminal,
     print_json,
-    progress_bar,
-    show,
     warn,
 )
+from ncelm.progress import on_terminal
 
 if TYPE_CHECKING:
     from ncelm.language_model import LanguageModel
@@ -138,8 +136,7 @@ def _train(arguments: argparse.Namespace) -> None:
     if on_terminal():
         most = memory_bytes(store.split("train"), arguments.order)
         print(f"{store.split('train').tokens:,} tokens; at most {most / 1e6:,.0f} MB of memory", file=sys.stderr)
-    with progress_bar(unit=" steps", desc="counting") as bar:
-        record = train_ngram(store, arguments.out, arguments.order, tuple(arguments.min_counts), show(bar))
+    record = train_ngram(store, arguments.out, arguments.order, tuple(arguments.min_counts))
     fallback = [str(n) for n, discount in enumerate(record["discounts"], 1) if discount["fallback"]]
     if fallback:
         warn(
@@ -159,8 +156,7 @@ def _train(arguments: argparse.Namespace) -> None:
 def _to_arpa(arguments: argparse.Namespace) -> None:
     from ncelm.arpa import export_arpa
 
-    with progress_bar(unit=" n-grams", unit_scale=True, desc="writing") as bar:
-        lm = export_arpa(arguments.run, arguments.file, show(bar))
+    lm = export_arpa(arguments.run, arguments.file)
     if lm.boundary == "stream":
         warn(
             "the contexts of this model extend across sentence ends, so it has no <s>: in other tools start a sentence "
@@ -176,8 +172,7 @@ def _to_arpa(arguments: argparse.Namespace) -> None:
 def _from_arpa(arguments: argparse.Namespace) -> None:
     from ncelm.arpa import import_arpa
 
-    with progress_bar(unit=" n-grams", unit_scale=True, desc="reading") as bar:
-        lm = import_arpa(arguments.file, arguments.out, arguments.like, arguments.lowercase, show(bar))
+    lm = import_arpa(arguments.file, arguments.out, arguments.like, arguments.lowercase)
     counts = _ngram_counts(lm)
     if arguments.json:
         print_json({"run": str(arguments.out), "vocabulary": len(lm.vocabulary), "ngrams": counts})

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ncelm.cli.parser import whole_number
-from ncelm.cli.ui import add_json, add_threads, announce_compilation, print_json, progress_bar, show, show_training
+from ncelm.cli.ui import add_json, add_threads, announce_compilation, print_json
+from ncelm.progress import TrainingBar, progress_bar, show
 
 if TYPE_CHECKING:
-    from tqdm import tqdm
-
     from ncelm.paper.tables import RowProgress
 
 
@@ -71,7 +70,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Reproduce a table and print its rows."""
     announce_compilation()
     with progress_bar(unit=" words", unit_scale=True, leave=False) as bar:
-        result = _reproduce(arguments, partial(_show_row, bar))
+        result = _reproduce(arguments, partial(_show_row, TrainingBar(bar)))
     if arguments.json:
         print_json(result)
         return
@@ -98,13 +97,14 @@ def _reproduce(arguments: argparse.Namespace, progress: "Callable[[RowProgress],
     return reproduce(arguments.table, arguments.data, arguments.out, seeds=arguments.seeds, **options)
 
 
-def _show_row(bar: "tqdm[Any]", at: "RowProgress") -> None:
+def _show_row(display: TrainingBar, at: "RowProgress") -> None:
     """Show the row that is being trained, and the remaining time of the table."""
     left = f", about {at.seconds_left / 60:.0f} min left in total" if at.seconds_left is not None else ""
     row = f"{at.number}/{at.runs} {at.name}{left}"
+    bar = display.bar
     bar.unit = " words" if at.training else " steps"
     if at.training:
-        show_training(bar, at.training, f"{row}: ")
+        display(at.training, f"{row}: ")
     elif at.steps:
         bar.set_description(row, refresh=False)
         show(bar)(*at.steps)

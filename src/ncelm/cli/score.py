@@ -46,7 +46,7 @@ examples:
         "--shard",
         metavar="I/N",
         help="Score only shard I of N, for job schedulers. The results of shards 1 to N, concatenated, are those of "
-        "the whole file, up to rounding.",
+        "the whole file (PyTorch models: up to rounding).",
     )
     parser.add_argument("--encoding", default="utf-8", metavar="NAME", help="The encoding of the text.")
     add_threads(parser)

@@ -1,7 +1,6 @@
 """`ncelm train`: train a neural language model. The flags are those of `ncelm.training.options`."""
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -15,11 +14,8 @@ from ncelm.cli.ui import (
     add_threads,
     announce_compilation,
     count,
-    on_terminal,
     print_json,
-    progress_bar,
     read_metrics,
-    show_training,
 )
 
 if TYPE_CHECKING:
@@ -28,6 +24,8 @@ if TYPE_CHECKING:
 
 _TYPES: dict[type, Callable[[str], Any]] = {int: whole_number, float: number, str: str}
 _METAVARS = {int: "N", float: "X", str: "RUN"}
+# Options whose defaults are chosen from the text
+_CHOSEN = {"dim", "epochs", "learning_rate", "initial_accumulator", "dropout", "weight_decay_per_epoch"}
 
 
 def add_arguments(parser: Parser) -> None:
@@ -36,11 +34,10 @@ def add_arguments(parser: Parser) -> None:
     from ncelm.training.recipes import RECIPES, recipe
 
     name = recipe_named(parser.words)
-    config = recipe(name)
-    parser.usage = "ncelm train STORE --out RUN [options]"
+    config = recipe(name) if name else None
+    parser.usage = "ncelm train STORE --out RUN [--minutes M] [options]"
     parser.description = f"""\
-Train a neural language model on a token store. The defaults below are those of
-the recipe `{name}`; `ncelm train --recipe NAME --help` shows those of another.
+Train a neural language model on a token store. {_about_defaults(name)}
 RUN/model.safetensors holds the model with the lowest validation perplexity,
 RUN/metrics.jsonl the course of training. A run that was stopped, by Ctrl-C, by
 SIGTERM or by a power failure, continues with --resume, to the same result."""
@@ -48,7 +45,16 @@ SIGTERM or by a power failure, continues with --resume, to the same result."""
     add_store(parser)
     add_out(parser, more=", except with --resume")
     parser.add_argument(
-        "--recipe", default="default", metavar="NAME", help="The recipe: a named configuration, see below."
+        "--minutes",
+        type=number,
+        metavar="M",
+        help="Time for training and validation [default: as long as the model improves much]. The dimension and the "
+        "number of epochs follow from the measured throughput.",
+    )
+    parser.add_argument(
+        "--recipe",
+        metavar="NAME",
+        help="A named configuration of the paper's experiments, see below, instead of options chosen from the text.",
     )
     parser.add_argument(
         "--resume", action="store_true", help="Continue from the last checkpoint, or start if there is none."
@@ -60,6 +66,13 @@ SIGTERM or by a power failure, continues with --resume, to the same result."""
         metavar="X",
         help="Time between checkpoints within an epoch. Each epoch ends with a checkpoint, too.",
     )
+    parser.add_argument(
+        "--track",
+        action="extend",
+        type=lambda names: names.split(","),
+        metavar="NAME",
+        help="Log metrics to tensorboard, wandb or trackio, if it is installed; to several of them with commas.",
+    )
     add_threads(parser)
     add_json(parser)
     groups = {group: parser.add_argument_group(group) for group in dict.fromkeys(o.group for o in OPTIONS.values())}
@@ -67,9 +80,16 @@ SIGTERM or by a power failure, continues with --resume, to the same result."""
         _add_option(groups[option.group], option, config)
 
 
-def recipe_named(words: Sequence[str]) -> str:
+def _about_defaults(recipe: str | None) -> str:
+    """Return two lines of the description."""
+    if recipe:
+        return f"The defaults below\nare those of the recipe {recipe}."
+    return "Options that are\nnot given are chosen from the size of the text and the vocabulary."
+
+
+def recipe_named(words: Sequence[str]) -> str | None:
     """Return the value of --recipe in a command line."""
-    name = "default"
+    name = None
     for word, following in pairwise([*words, "-"]):
         if word == "--recipe" and not following.startswith("-"):
             name = following
@@ -78,12 +98,14 @@ def recipe_named(words: Sequence[str]) -> str:
     return name
 
 
-def _add_option(group: "argparse._ArgumentGroup", option: "Option", config: "TrainConfig") -> None:
-    """Add a flag. Its value is None if it is not given: then the recipe decides."""
+def _add_option(group: "argparse._ArgumentGroup", option: "Option", config: "TrainConfig | None") -> None:
+    """Add a flag. Its value is None if it is not given: then the recipe decides, or the text if there is none."""
     text = option.help.replace("%", "%%")
-    default = _default(option, config)
+    default: Any = "chosen" if config is None and option.name in _CHOSEN else _default(option, config)
+    if option.type is bool:
+        default = "on" if default else "off"
     if default != "":
-        text = with_default(text, {True: "on", False: "off"}[default] if option.type is bool else default)
+        text = with_default(text, default)
     if option.goes_with:
         text += f" {_restriction(option)}."
     if option.type is bool:
@@ -102,12 +124,13 @@ def _restriction(option: "Option") -> str:
     return f"Not with {flag(slot)} {others[0]}" if len(others) == 1 else f"With {flag(slot)} {' or '.join(tags)} only"
 
 
-def _default(option: "Option", config: "TrainConfig") -> Any:
+def _default(option: "Option", config: "TrainConfig | None") -> Any:
     """Return the value of an option in a configuration; if it does not go with it, the default of the library."""
+    from ncelm.training.adaptive import default_config
     from ncelm.training.config import TrainConfig
     from ncelm.training.options import to_flat
 
-    flat = to_flat(config)
+    flat = to_flat(config or default_config(1_000_000, 10_000))
     if option.name not in flat:
         flat = to_flat(TrainConfig().with_changes(**{slot: tags[0] for slot, tags in option.goes_with.items()}))
     return flat[option.name]
@@ -125,31 +148,26 @@ def _recipe_lines(recipes: dict[str, Any]) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Train, with a progress bar, and print the result."""
-    from ncelm.distributed.collective import rank
+    """Train and print the result."""
+    from ncelm.io.machine import rank
     from ncelm.text.store import TokenStore
-    from ncelm.training.loop import memory_bytes, train
+    from ncelm.training.loop import train
     from ncelm.training.options import OPTIONS
-    from ncelm.training.recipes import recipe
 
     given = {name: getattr(arguments, name) for name in OPTIONS if getattr(arguments, name) is not None}
-    config = recipe(arguments.recipe).with_changes(**given)
     store = TokenStore.open(arguments.store)
-    if on_terminal():
-        tokens, words = store.split("train").tokens, len(store.vocabulary)
-        memory = memory_bytes(config, words, tokens) / 1e6
-        print(f"{tokens:,} tokens, {words:,} words; training needs about {memory:,.0f} MB of memory", file=sys.stderr)
     announce_compilation()
-    with progress_bar(unit=" words", unit_scale=True) as bar:
-        result = train(
-            store,
-            arguments.out,
-            config,
-            threads=arguments.threads,
-            resume=arguments.resume,
-            checkpoint_minutes=arguments.checkpoint_minutes,
-            progress=lambda at: show_training(bar, at),
-        )
+    result = train(
+        store,
+        arguments.out,
+        recipe=arguments.recipe,
+        minutes=arguments.minutes,
+        threads=arguments.threads,
+        resume=arguments.resume,
+        checkpoint_minutes=arguments.checkpoint_minutes,
+        track=arguments.track or (),
+        **given,
+    )
     if rank() > 0:  # the first of several processes prints the result
         return
     if arguments.json:
@@ -159,9 +177,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _summary(out: Path, result: dict[str, Any]) -> str:
-    quality = ""
-    if "valid_perplexity" in result:
-        best = min(line["valid_perplexity"] for line in read_metrics(out))
-        quality = f"validation perplexity {best:.2f} (epoch {result['best_epoch']}), "
-    rate = result["words"] * result["epoch"] / max(result["seconds"], 1e-9)
-    return f"{quality}{count(result['epoch'], 'epoch')}, {result['seconds']:.1f} s of training, {rate:,.0f} words/s"
+    quality, records = "", read_metrics(out)
+    if "best_valid_perplexity" in result:
+        quality = f"validation perplexity {result['best_valid_perplexity']:.2f} (epoch {result['best_epoch']}), "
+    rate = sum(line.get("words", 0) for line in records) / max(result["seconds"], 1e-9)
+    validation = result.get("validation_seconds", 0.0) + result.get("evaluation_seconds", 0.0)
+    return (
+        f"{quality}{count(result['epoch'], 'epoch')}, {result['seconds']:.1f} s of training and {validation:.1f} s of "
+        f"validation, {rate:,.0f} words/s"
+    )

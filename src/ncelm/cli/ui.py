@@ -1,26 +1,15 @@
-"""What the commands share: arguments with the same meaning, progress bars, JSON, warnings."""
+"""What the commands share: arguments with the same meaning, JSON, warnings."""
 
 import argparse
 import json
 import math
 import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ncelm.cli.parser import whole_number
 from ncelm.errors import NcelmError
-
-if TYPE_CHECKING:
-    from tqdm import tqdm
-
-    from ncelm.training.loop import Progress
-
-LOG_SECONDS = 30.0  # between two lines of progress in a log
-
 
 # -- arguments -------------------------------------------------------------------------------------------------------
 
@@ -146,61 +135,3 @@ def announce_compilation() -> None:
             warn("compiling … (once per machine)")
 
     on_compile(announce)
-
-
-# -- progress --------------------------------------------------------------------------------------------------------
-
-
-def on_terminal() -> bool:
-    """Return whether standard error is a terminal. Of several processes, only the first has one."""
-    from ncelm.distributed.collective import rank
-
-    return sys.stderr.isatty() and rank() == 0
-
-
-class _Log:
-    """A stream for tqdm where standard error is not a terminal: it prints a line every `LOG_SECONDS`."""
-
-    def __init__(self) -> None:
-        self.printed = time.monotonic()
-
-    def write(self, text: str) -> None:
-        line = text.strip()
-        if line and time.monotonic() - self.printed >= LOG_SECONDS:
-            self.printed = time.monotonic()
-            with suppress(OSError):  # a full disk behind a log must not stop the work
-                print(line, file=sys.stderr, flush=True)
-
-    def flush(self) -> None:
-        """Every line is flushed when it is printed."""
-
-
-def progress_bar(**options: Any) -> "tqdm[Any]":
-    """Return a progress bar with rate and remaining time; in a log, it is a line every `LOG_SECONDS`."""
-    from tqdm import tqdm
-
-    from ncelm.distributed.collective import rank
-
-    shape: dict[str, Any] = {"dynamic_ncols": True} if on_terminal() else {"file": _Log(), "ncols": 0}
-    return tqdm(disable=rank() > 0, **shape, **options)
-
-
-def show(bar: "tqdm[Any]") -> Callable[[int, int | None], None]:
-    """Return a callback that moves a bar to `done` of `total`."""
-
-    def progress(done: int, total: int | None) -> None:
-        bar.total = total
-        bar.update(done - bar.n)
-
-    return progress
-
-
-def show_training(bar: "tqdm[Any]", at: "Progress", prefix: str = "") -> None:
-    """Move a bar to the position of a training run; show the loss and the last validation perplexity."""
-    bar.total = at.epochs * at.words_per_epoch
-    bar.set_description(f"{prefix}epoch {at.epoch}/{at.epochs} loss {at.loss:.3f}", refresh=False)
-    bar.update((at.epoch - 1) * at.words_per_epoch + at.words - bar.n)
-    if at.metrics and "valid_perplexity" in at.metrics:
-        bar.set_postfix_str(
-            f"perplexity {at.metrics['valid_perplexity']:.1f}, log Z {at.metrics['valid_log_z_mean']:+.2f}"
-        )

@@ -8,6 +8,9 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from ncelm.io.machine import rank as rank  # also for users of this module
+from ncelm.io.machine import started_by_torchrun as started_by_torchrun
+
 if TYPE_CHECKING:  # the command line imports this module before NumPy is needed
     import numpy as np
 
@@ -97,17 +100,6 @@ class SingleProcess:
 
     def synchronize(self, full: bool = False) -> None:
         """Do nothing."""
-
-
-def started_by_torchrun() -> bool:
-    """Return whether this process is one of several that torchrun started."""
-    needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
-    return all(name in os.environ for name in needed) and int(os.environ["WORLD_SIZE"]) > 1
-
-
-def rank() -> int:
-    """Return the rank of this process in the torchrun job, or 0."""
-    return int(os.environ["RANK"]) if started_by_torchrun() else 0
 
 
 def local_world_size() -> int:

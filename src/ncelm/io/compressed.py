@@ -3,12 +3,15 @@
 import gzip
 import io
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
-from ncelm.errors import NcelmError
+from ncelm.errors import MissingExtraError, NcelmError
 
+SUFFIXES = (".gz", ".zst")
 MAX_RATIO = 250  # decompressed to compressed bytes; text has 3 to 20
 FREE_BYTES = 1 << 30  # decompressed bytes to which the limit does not apply
+# Compressed bytes that zstd decompresses at a time. A block of 4 bytes can become 128 KiB, so this is at most 32 MiB.
+_ZSTD_BYTES = 1 << 10
 
 
 class ExpansionLimit:
@@ -28,9 +31,9 @@ class ExpansionLimit:
 
 
 class _LimitedReader(io.RawIOBase):
-    """A gzip file that counts what it returns."""
+    """A decompressed file that counts what it returns."""
 
-    def __init__(self, file: gzip.GzipFile, limit: ExpansionLimit) -> None:
+    def __init__(self, file: "gzip.GzipFile | _ZstdReader", limit: ExpansionLimit) -> None:
         self._file, self._expansion = file, limit
 
     def readable(self) -> bool:
@@ -40,6 +43,67 @@ class _LimitedReader(io.RawIOBase):
         count = self._file.readinto(buffer)
         self._expansion.add(count)
         return count
+
+
+class _ZstdReader:
+    """The decompressed content of a zstd file, which may have several frames.
+
+    `zstandard.ZstdDecompressor.stream_reader` takes a truncated file for a shorter one, so that it is not used.
+    """
+
+    def __init__(self, raw: IO[bytes], path: Path | str) -> None:
+        try:
+            import zstandard
+        except ImportError:
+            raise MissingExtraError(f"zstandard is needed to read {path}: pip install 'ncelm[zstd]'") from None
+        self._raw, self._path, self._library = raw, path, zstandard
+        self._frame: Any = None  # the decompressor of a frame that is not finished
+        self._compressed = b""  # read, and not yet decompressed
+        self._content = memoryview(b"")  # decompressed, and not yet returned
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Write decompressed bytes to `buffer` and return their number, 0 at the end of the file."""
+        while not self._content and self._decompress():
+            pass
+        count = min(len(buffer), len(self._content))
+        buffer[:count] = self._content[:count]
+        self._content = self._content[count:]
+        return count
+
+    def _decompress(self) -> bool:
+        """Decompress the next bytes; return False at the end of the file."""
+        block = self._compressed or self._raw.read(_ZSTD_BYTES)
+        if not block:
+            if self._frame is not None:
+                raise NcelmError(f"{self._path} is truncated (the compressed data ends early): copy it again")
+            return False
+        if self._frame is None:
+            self._frame = self._library.ZstdDecompressor().decompressobj()
+        try:
+            self._content = memoryview(self._frame.decompress(block))
+        except self._library.ZstdError as error:
+            if "memory" in str(error):  # a window of more than 128 MiB, from `zstd --long=28` or more
+                raise NcelmError(
+                    f"{self._path} needs much memory to decompress ({error}): decompress it first"
+                ) from None
+            raise NcelmError(f"{self._path} is not a zstd file, or is damaged: copy it again") from None
+        self._compressed = b""
+        if self._frame.eof:
+            self._compressed, self._frame = self._frame.unused_data, None
+        return True
+
+
+def open_compressed(raw: IO[bytes], path: Path | str, compressed: int) -> IO[bytes]:
+    """Return the content of an open file of `compressed` bytes, decompressed if its name ends with .gz or .zst."""
+    if str(path).endswith(".gz"):
+        return open_gzip(raw, path, compressed)
+    return open_zstd(raw, path, compressed) if str(path).endswith(".zst") else raw
+
+
+def open_zstd(raw: IO[bytes], path: Path | str, compressed: int) -> IO[bytes]:
+    """Return the decompressed content of an open zstd file of `compressed` bytes, which has the name `path`."""
+    reader = _LimitedReader(_ZstdReader(raw, path), ExpansionLimit(path, compressed))
+    return cast(IO[bytes], io.BufferedReader(reader, 1 << 20))
 
 
 def open_gzip(raw: IO[bytes], path: Path | str, compressed: int) -> IO[bytes]:

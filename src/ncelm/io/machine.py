@@ -1,4 +1,4 @@
-"""Information about the machine: cores, memory, processor, versions."""
+"""Information about the machine and this process: cores, memory, processor, versions, rank."""
 
 import os
 import platform
@@ -18,6 +18,17 @@ LIBRARIES_BYTES = 1 << 30
 def available_cores() -> int:
     """Return the number of processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def started_by_torchrun() -> bool:
+    """Return whether this process is one of several that torchrun started."""
+    needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID")
+    return all(name in os.environ for name in needed) and int(os.environ["WORLD_SIZE"]) > 1
+
+
+def rank() -> int:
+    """Return the rank of this process in the torchrun job, or 0."""
+    return int(os.environ["RANK"]) if started_by_torchrun() else 0
 
 
 def total_memory() -> int | None:

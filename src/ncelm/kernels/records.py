@@ -227,16 +227,24 @@ class Workspace(NamedTuple):
 GAP = 64  # numbers between the buffers of two threads, which must not share cache lines
 
 
-class ScoreScratch(NamedTuple):
-    """Buffers of each thread for scoring. One leading thread index; n is the number of words in a work item."""
+class Contexts(NamedTuple):
+    """Which words of a text have the same context."""
 
-    contexts: np.ndarray  # (threads, n, c) int64
-    predicted: np.ndarray  # (threads, n, d) float32
-    gathered: np.ndarray  # full matrices: (threads, n, d) float32
-    projected: np.ndarray  # full matrices: (threads, n, d) float32
-    block: np.ndarray  # (threads, n × VOCABULARY_BLOCK) float32
-    largest: np.ndarray  # (threads, n) float32
-    total: np.ndarray  # (threads, n) float64
+    words: np.ndarray  # (n,) int64: the words to be scored, counted from the first of them, grouped by context
+    offsets: np.ndarray  # (contexts + 1,) int64: the words of context u are words[offsets[u] : offsets[u + 1]]
+
+
+class ScoreScratch(NamedTuple):
+    """Buffers for scoring. Those of each thread have a leading thread index; the others are shared by all threads."""
+
+    contexts: np.ndarray  # (threads, LANES, c) int64
+    predicted: np.ndarray  # q̂, (threads, LANES, d) float32
+    gathered: np.ndarray  # full matrices: (threads, d, LANES) float32
+    projected: np.ndarray  # full matrices: (threads, d, LANES) float32
+    target: np.ndarray  # (threads, GAP) int64, of which the first is used
+    panels: np.ndarray  # q̂ of all contexts of a call, (panels, d, LANES) float32
+    largest: np.ndarray  # (blocks of the vocabulary, panels, LANES) float32
+    total: np.ndarray  # (blocks of the vocabulary, panels, LANES) float32
 
 
 class Scratch(NamedTuple):

@@ -1,102 +1,174 @@
-"""Scoring: s(w, h) and log Z(h) of the words of a text."""
+"""Scoring: s(w, h) and log Z(h) of the words of a text.
+
+The result of a word depends on the word and its context only, not on the other words of the call: see `panels`.
+"""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ncelm.kernels.barrier import take_item
+from ncelm.kernels.barrier import take_item, wait_for_all
 from ncelm.kernels.compile import inline, kernel
-from ncelm.kernels.math32 import copy, dot
+from ncelm.kernels.contexts import blocks
+from ncelm.kernels.panels import GROUP, LANES, LOWEST, add_exponentials, multiply_panel
 from ncelm.kernels.plan import fill_contexts
-from ncelm.kernels.products import VOCABULARY_BLOCK, exponentiate
-from ncelm.kernels.records import ScoreScratch
-from ncelm.kernels.simd import add_scaled_rows, borrowed
+from ncelm.kernels.records import GAP, ScoreScratch
+from ncelm.kernels.simd import add_scaled_rows, borrowed, prefetch, score_rows
 
 if TYPE_CHECKING:
     from ncelm.kernels.records import Parameters
 
-SCORE_BLOCK = 250  # words in one work item
+PHASES = 3
+PANEL_BLOCK = 8  # panels in one work item of the sum over the vocabulary
+TABLE_BLOCK = 21 * GROUP  # words that all panels of a work item are multiplied by while they are in the cache
+WORD_BLOCK = 4 * TABLE_BLOCK  # words of the vocabulary in one work item
 
 
-def score_scratch(parameters: "Parameters", threads: int, normalised: bool) -> ScoreScratch:
-    """Buffers for `score_positions`."""
+def score_scratch(parameters: "Parameters", threads: int, contexts: int) -> ScoreScratch:
+    """Buffers for `score_positions`. `contexts`: the most in a call, or 0 if they are not normalised."""
     c, d, full = len(parameters.matrices), parameters.target_vectors.shape[1], parameters.matrices.ndim == 3
-    rows = SCORE_BLOCK if full else 0
+    panels, chunks = -(-contexts // LANES), -(-parameters.biases.size // WORD_BLOCK)
+    columns = d if full else 0
     return ScoreScratch(
-        contexts=np.empty((threads, SCORE_BLOCK, c), np.int64),
-        predicted=np.empty((threads, SCORE_BLOCK, d), np.float32),
-        gathered=np.empty((threads, rows, d), np.float32),
-        projected=np.empty((threads, rows, d), np.float32),
-        block=np.empty((threads, SCORE_BLOCK * VOCABULARY_BLOCK if normalised else 0), np.float32),
-        largest=np.empty((threads, SCORE_BLOCK), np.float32),
-        total=np.empty((threads, SCORE_BLOCK), np.float64),
+        contexts=np.empty((threads, LANES, c), np.int64),
+        predicted=np.empty((threads, LANES, d), np.float32),
+        gathered=np.empty((threads, columns, LANES), np.float32),
+        projected=np.empty((threads, columns, LANES), np.float32),
+        target=np.empty((threads, GAP), np.int64),
+        panels=np.empty((panels, d, LANES), np.float32),
+        largest=np.empty((chunks, panels, LANES), np.float32),
+        total=np.empty((chunks, panels, LANES), np.float32),
     )
 
 
 @kernel
 def predict(matrices, context_vectors, contexts, gathered, projected, out):
-    """q̂ (Eq. 2) of each row of contexts (n, c), (n, d). gathered and projected (n, d) are scratch."""
-    predict_rows(matrices, context_vectors, contexts, gathered, projected, out)
+    """q̂ (Eq. 2) of each row of contexts (n, c), (n, d). gathered and projected (d, LANES) are scratch."""
+    for first in range(0, contexts.shape[0], LANES):
+        last = min(first + LANES, contexts.shape[0])
+        predict_rows(matrices, context_vectors, contexts[first:last], gathered, projected, out[first:last])
 
 
 @inline
 def predict_rows(matrices, context_vectors, contexts, gathered, projected, out):
-    """q̂ of each row of contexts (n, c). matrices (c, d, d), or (c, d) for diagonal ones: one branch is compiled."""
+    """q̂ of up to LANES contexts (n, c). matrices (c, d, d), or (c, d) for diagonal ones: one branch is compiled."""
     if matrices.ndim == 2:
         for e in range(contexts.shape[0]):
             add_scaled_rows(matrices, context_vectors, contexts[e], out[e])
     else:
-        out[:] = np.float32(0.0)
+        clear_unused(gathered, contexts.shape[0])
         for i in range(contexts.shape[1]):
             for e in range(contexts.shape[0]):
-                copy(context_vectors[contexts[e, i]], gathered[e])
-            np.dot(gathered, matrices[i].T, projected)
-            for e in range(contexts.shape[0]):
-                for t in range(out.shape[1]):
-                    out[e, t] += projected[e, t]
-
-
-@kernel
-def score_positions(thread, threads, sync, corpus, parameters, first, last, scores, log_z, scratch):
-    """s(w, h) and log Z(h) = log Σ_w exp s(w, h) of the words at positions first..last - 1 of a text.
-
-    log P(w|h) = s(w, h) − log Z(h) (Eq. 1). A thread holds at most SCORE_BLOCK × VOCABULARY_BLOCK scores. If log_z is
-    None, only s(w, h) is computed, which does not need the other words of the vocabulary.
-    """
-    sync, corpus, parameters, scores, scratch = borrowed((sync, corpus, parameters, scores, scratch))
-    table, biases = parameters.target_vectors, parameters.biases
-    contexts, predicted = scratch.contexts[thread], scratch.predicted[thread]
-    gathered, projected = scratch.gathered[thread], scratch.projected[thread]
-    item = take_item(sync, 0)
-    while first + item * SCORE_BLOCK < last:
-        start = first + item * SCORE_BLOCK
-        n = min(SCORE_BLOCK, last - start)
-        for e in range(n):
-            fill_contexts(corpus, start + e, contexts[e])
-        predict_rows(
-            parameters.matrices, parameters.context_vectors, contexts[:n], gathered[:n], projected[:n], predicted[:n]
-        )
-        for e in range(n):
-            target = corpus.ids[start + e]
-            scores[start - first + e] = dot(predicted[e], table[target]) + biases[target]
-        log_normalizers(
-            log_z, start - first, predicted[:n], table, biases, scratch.block[thread], scratch.largest[thread, :n],
-            scratch.total[thread, :n],
-        )  # fmt: skip
-        item = take_item(sync, 0)
+                word = contexts[e, i]
+                for t in range(gathered.shape[0]):
+                    gathered[t, e] = context_vectors[word, t]
+            multiply_panel(matrices[i], gathered, projected, i > 0)
+        for e in range(contexts.shape[0]):
+            for t in range(out.shape[1]):
+                out[e, t] = projected[t, e]
 
 
 @inline
-def log_normalizers(log_z, begin, predicted, table, biases, buffer, largest, total):
-    """log Z of each row of predicted (n, d), into log_z[begin : begin + n]. The last three arguments are scratch."""
-    if log_z is not None:
-        n, vocabulary = predicted.shape[0], biases.size
-        largest[:] = -np.inf
-        total[:] = 0.0
-        for v0 in range(0, vocabulary, VOCABULARY_BLOCK):
-            v1 = min(v0 + VOCABULARY_BLOCK, vocabulary)
-            block = buffer[: n * (v1 - v0)].reshape(n, v1 - v0)
-            np.dot(predicted, table[v0:v1].T, block)
-            exponentiate(block, biases[v0:v1], largest, total)
+def clear_unused(panel, used):
+    """Set the lanes after the first `used` ones to 0: unknown numbers could be slow, as subnormal ones are."""
+    for t in range(panel.shape[0]):
+        for e in range(used, LANES):
+            panel[t, e] = np.float32(0.0)
+
+
+@kernel
+def score_positions(thread, threads, sync, corpus, parameters, first, contexts, scores, log_z, scratch):
+    """s(w, h) and log Z(h) = log Σ_w exp s(w, h) of some words of a text, at positions first + contexts.words.
+
+    log P(w|h) = s(w, h) − log Z(h) (Eq. 1). q̂ and log Z(h) are computed once for each context. There are three phases:
+    q̂ and s(w, h) of panels of contexts; sums over blocks of the vocabulary, each for a block of panels; log Z(h). If
+    log_z is None, only the first is executed, which does not need the other words of the vocabulary. The words of
+    `contexts` are indices of scores and log_z.
+    """
+    sync, corpus, parameters, contexts, scores, scratch = borrowed(
+        (sync, corpus, parameters, contexts, scores, scratch)
+    )
+    words, offsets = contexts
+    table, biases, target = parameters.target_vectors, parameters.biases, scratch.target[thread, :1]
+    ids, predicted = scratch.contexts[thread], scratch.predicted[thread]
+    count = offsets.size - 1
+    panels = blocks(count, LANES)
+    panel = take_item(sync, 0)
+    while panel < panels:
+        start = panel * LANES
+        n = min(LANES, count - start)
         for e in range(n):
-            log_z[begin + e] = np.float64(largest[e]) + np.log(total[e])
+            position = first + words[offsets[start + e]]
+            fill_contexts(corpus, position, ids[e])
+            prefetch(table, np.int64(corpus.ids[position]))
+        predict_rows(
+            parameters.matrices, parameters.context_vectors, ids[:n], scratch.gathered[thread],
+            scratch.projected[thread], predicted[:n],
+        )  # fmt: skip
+        for e in range(n):
+            for i in range(offsets[start + e], offsets[start + e + 1]):
+                target[0] = corpus.ids[first + words[i]]
+                score_rows(predicted[e], table, target, scores[words[i] :])  # one at a time: others add up differently
+                scores[words[i]] += biases[target[0]]
+        keep_panel(log_z, predicted[:n], scratch.panels, panel)
+        panel = take_item(sync, 0)
+    log_normalizers(log_z, threads, sync, words, offsets, panels, table, biases, scratch)
+
+
+@inline
+def keep_panel(log_z, predicted, panels, panel):
+    """Write q̂ (n, d) into a panel, if there are log-normalizers to be computed from it."""
+    if log_z is not None:
+        clear_unused(panels[panel], predicted.shape[0])
+        for e in range(predicted.shape[0]):
+            for t in range(predicted.shape[1]):
+                panels[panel, t, e] = predicted[e, t]
+
+
+@inline
+def log_normalizers(log_z, threads, sync, words, offsets, panels, table, biases, scratch):
+    """log Z of each context, into the entries of log_z of its words."""
+    if log_z is not None:
+        wait_for_all(sync, 0, threads)
+        chunks = blocks(biases.size, WORD_BLOCK)
+        item, items = take_item(sync, 1), chunks * blocks(panels, PANEL_BLOCK)
+        while item < items:
+            chunk, panel = item % chunks, item // chunks * PANEL_BLOCK
+            begin, end = chunk * WORD_BLOCK, min((chunk + 1) * WORD_BLOCK, biases.size)
+            add_block(table, biases, begin, end, scratch, chunk, panel, min(panel + PANEL_BLOCK, panels))
+            item = take_item(sync, 1)
+        wait_for_all(sync, 1, threads)
+        panel = take_item(sync, 2)
+        while panel < panels:
+            for e in range(min(LANES, offsets.size - 1 - panel * LANES)):
+                value = log_sum(scratch.largest, scratch.total, chunks, panel, e)
+                for i in range(offsets[panel * LANES + e], offsets[panel * LANES + e + 1]):
+                    log_z[words[i]] = value
+            panel = take_item(sync, 2)
+
+
+@inline
+def add_block(table, biases, begin, end, scratch, chunk, first, last):
+    """Σ exp(s) over the words begin..end - 1 for the panels first..last - 1."""
+    for panel in range(first, last):
+        for e in range(LANES):
+            scratch.largest[chunk, panel, e] = np.float32(LOWEST)
+            scratch.total[chunk, panel, e] = np.float32(0.0)
+    for word in range(begin, end, TABLE_BLOCK):
+        for panel in range(first, last):
+            add_exponentials(
+                table, biases, word, min(word + TABLE_BLOCK, end), scratch.panels[panel], scratch.largest[chunk, panel],
+                scratch.total[chunk, panel],
+            )  # fmt: skip
+
+
+@inline(fastmath=False)
+def log_sum(largest, total, chunks, panel, e):
+    """log Z of one context from its sums over blocks of the vocabulary, in float64 and in their order."""
+    shift = largest[0, panel, e]
+    for chunk in range(1, chunks):
+        shift = max(shift, largest[chunk, panel, e])
+    z = 0.0
+    for chunk in range(chunks):
+        z += np.float64(total[chunk, panel, e]) * np.exp(np.float64(largest[chunk, panel, e]) - np.float64(shift))
+    return np.float64(shift) + np.log(z)

@@ -47,10 +47,14 @@ class Team:
 
     def run(self, kernel: Callable[..., None], phases: int, *arguments: Any) -> None:
         """Enter the kernel with every thread and return when all are through."""
-        sync = np.zeros(phases * SYNC_STRIDE, np.int64)
         if self._pool is None:
-            kernel(0, 1, sync, *arguments)
+            self.run_alone(kernel, phases, *arguments)
             return
+        sync = np.zeros(phases * SYNC_STRIDE, np.int64)
         futures = [self._pool.submit(kernel, t, self.threads, sync, *arguments) for t in range(self.threads)]
         for future in futures:
             future.result()
+
+    def run_alone(self, kernel: Callable[..., None], phases: int, *arguments: Any) -> None:
+        """Enter the kernel with the calling thread only: for work that takes less time than waiting for a thread."""
+        kernel(0, 1, np.zeros(phases * SYNC_STRIDE, np.int64), *arguments)

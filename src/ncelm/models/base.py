@@ -12,11 +12,12 @@ To add a model: implement one of the two protocols in a module of this package, 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, NamedTuple, Protocol
+from itertools import chain
+from typing import Literal, NamedTuple, Protocol, cast
 
 import numpy as np
 
-from ncelm.arguments import check_iterable, check_strings, check_type, shown
+from ncelm.arguments import check, check_iterable, check_strings, check_type, shown
 from ncelm.errors import ArgumentTypeError
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team
@@ -48,6 +49,8 @@ class WordModel(Protocol):
 
         Both are (last - first,); log P(w|h) is their difference. The model determines the size of its context:
         `corpus.before` is ignored. With normalised=False, log-normalizers that need a sum over the vocabulary are 0.
+        The result of a word does not depend on the other positions of the call nor on the number of threads; that of a
+        PyTorch model does so in the last digits.
         """
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
@@ -58,11 +61,34 @@ class WordModel(Protocol):
 
 
 class Gap(NamedTuple):
-    """A gap in a sentence, and the words to choose from, tokenized."""
+    """A gap in a sentence, or several, and the choices, tokenized.
+
+    With one gap, a choice is a list of tokens; "New York" and "woman's" are two. With several gaps, `between` has the
+    words between each gap and the next, and a choice is a list of such lists, one for each gap.
+    """
 
     before: list[str]
-    choices: list[list[str]]  # a choice such as "woman's" may be several tokens
+    choices: Sequence[list[str] | list[list[str]]]
     after: list[str]
+    between: Sequence[list[str]] = ()
+
+    def fillers(self) -> list[list[list[str]]]:
+        """Return the tokens that each choice puts into each gap."""
+        one_gap = not self.between
+        return [cast(list[list[str]], [choice] if one_gap else choice) for choice in self.choices]
+
+    @property
+    def others(self) -> list[str]:
+        """The words of the sentence that are not in a gap."""
+        return [*self.before, *chain.from_iterable(self.between), *self.after]
+
+    def filled(self, fillers: Sequence[list[str]]) -> tuple[list[str], list[int]]:
+        """Return the words of the sentence with these tokens in its gaps, and the positions of these tokens."""
+        words, positions = [*self.before], list[int]()
+        for filler, following in zip(fillers, (*self.between, self.after), strict=True):
+            positions += range(len(words), len(words) + len(filler))
+            words += [*filler, *following]
+        return words, positions
 
 
 class ChoiceScores(NamedTuple):
@@ -83,8 +109,19 @@ class Scorer(Protocol):
     def text(self) -> TextSettings:
         """The tokenization of the model's training text."""
 
+    @property
+    def log_unknown_types(self) -> float | None:
+        """The difference between the score of `<unk>` and that of one of the words that it stands for.
+
+        It is the logarithm of their number in a model of probabilities: P(word|h) = P(<unk>|h) / number. It is None if
+        the model has no such probabilities, or if `<unk>` does not occur in its training text.
+        """
+
     def choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
-        """Return the scores of the choices for each gap. Gaps are read lazily."""
+        """Return the scores of the choices for each gap. Gaps are read lazily.
+
+        Unknown words are scored as `<unk>`. `ncelm.completion` subtracts `log_unknown_types` for each of them.
+        """
 
     def most_likely(self, before: Sequence[str], after: Sequence[str], n: int = 10) -> list[tuple[str, float]]:
         """Return the n words of the vocabulary with the highest scores between these words, and their scores."""
@@ -98,7 +135,8 @@ class Scorer(Protocol):
 
 def check_scorer(name: str, value: object) -> None:
     """Raise `ArgumentTypeError` unless an argument is a model that ranks words for gaps."""
-    valid = all(hasattr(value, method) for method in ("vocabulary", "text", "choice_scores", "most_likely"))
+    methods = ("vocabulary", "text", "log_unknown_types", "choice_scores", "most_likely")
+    valid = all(hasattr(value, method) for method in methods)
     check_type(name, value, valid and not isinstance(value, type), "a model, such as ncelm.load_scorer returns")
 
 
@@ -111,8 +149,16 @@ def _checked_gap(gap: object) -> Gap:
     if not isinstance(gap, Gap):
         raise ArgumentTypeError(f"`gaps` has {shown(gap)}: give a list of ncelm.models.base.Gap")
     check_words_around(gap.before, gap.after)
-    for choice in check_iterable("choices", gap.choices, "a list of lists of words"):
-        check_strings("choices", choice)
+    for words in check_iterable("between", gap.between, "a list of lists of words"):
+        check_strings("between", words)
+    if not gap.between:
+        for choice in check_iterable("choices", gap.choices, "a list of lists of words"):
+            check_strings("choices", choice)
+        return gap
+    expected = f"a list of lists of words, {len(gap.between) + 1} for each choice"
+    for choice in check_iterable("choices", gap.choices, expected):
+        fillers = [check_strings("choices", words) for words in check_iterable("choices", choice, expected)]
+        check("choices", choice, len(fillers) == len(gap.between) + 1, expected)
     return gap
 
 

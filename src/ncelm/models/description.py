@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from ncelm import __version__
+from ncelm.arguments import check_int
 from ncelm.errors import NcelmError
 from ncelm.io.files import write_json
 from ncelm.io.run import CONFIG, VERSION, VOCABULARY, Kind, damaged_config, read_config
@@ -39,6 +40,7 @@ def describe(kind: Kind, origin: Origin, **more: Any) -> dict[str, Any]:
         "store": {"path": str(origin.store), "fingerprint": origin.fingerprint} if origin.store else None,
         "vocabulary_digest": origin.vocabulary.digest,
         "vocabulary_sha256": origin.vocabulary.file_digest,
+        "unknown_types": origin.vocabulary.unknown_types,
         "boundary": origin.boundary,
         "text": asdict(origin.text),
         **more,
@@ -54,16 +56,18 @@ def write_description(folder: Path, kind: Kind, origin: Origin, **more: Any) -> 
 def read_origin(run: Path, content: dict[str, Any]) -> Origin:
     """Return the origin of a run, given the content of its config.json."""
     boundary: Any = content.get("boundary")
-    text, store = content.get("text"), content.get("store")
+    text, store, unknown_types = content.get("text"), content.get("store"), content.get("unknown_types")
     try:
         if boundary not in get_args(Boundary) or not isinstance(text, dict):
             raise TypeError
+        if unknown_types is not None:  # absent in earlier runs
+            check_int("unknown_types", unknown_types, 0)
         settings = TextSettings(**text)
         path = Path(store["path"]) if store is not None else None
         fingerprint = store["fingerprint"] if store is not None else None
     except (KeyError, TypeError, ValueError, NcelmError) as error:
         raise damaged_config(run) from error
-    vocabulary = Vocabulary.load(run / VOCABULARY)
+    vocabulary = Vocabulary.load(run / VOCABULARY, unknown_types)
     # runs of version 2 have no sha256
     same_counts = "vocabulary_sha256" not in content or content["vocabulary_sha256"] == vocabulary.file_digest
     if content.get("vocabulary_digest") != vocabulary.digest or not same_counts:

@@ -34,6 +34,13 @@ class Ensemble:
     def __repr__(self) -> str:
         return f"Ensemble({', '.join(map(str, self.components))})"
 
+    @property
+    def log_unknown_types(self) -> float | None:
+        """The weighted sum of those of the components; None if it is None for one of them."""
+        each = [component.log_unknown_types for component in self.components]
+        known = [value for value in each if value is not None]
+        return float(self.weights.sum(axis=1) @ known) if len(known) == len(each) else None
+
     def choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
         """Return the weighted sum of the components' scores of each choice."""
         scored = component_scores(self.components, list(checked_gaps(gaps)))

@@ -16,7 +16,9 @@ from ncelm.models.base import Sides
 
 Matrices = Literal["full", "diagonal"]
 Architecture = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy"]
-WORK_PER_CALL = 10_000_000_000  # multiplications in one call of a kernel that scores: about half a second
+WORK_PER_CALL = 20_000_000_000  # multiplications in one call of a kernel that scores: less than half a second
+WORK_ALONE = 100_000_000  # multiplications, about 1 ms: on a busy machine threads would wait longer for each other
+KEPT_PER_CALL = 1 << 22  # numbers of q̂ in one call; bounds the memory if the vocabulary is small
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ class LogBilinear:
 
     def predict(self, contexts: np.ndarray) -> np.ndarray:
         """Return q̂ = Σ_i C_i r_wi (Eq. 2): contexts (n, c) → (n, d)."""
-        from ncelm.kernels import score
+        from ncelm.kernels import panels, score
 
         contexts = np.ascontiguousarray(contexts, np.int64)
         if contexts.ndim != 2 or contexts.shape[1] != self.config.positions:
@@ -165,7 +167,7 @@ class LogBilinear:
         if contexts.size and not 0 <= contexts.min() <= contexts.max() <= self.biases.size:
             raise IndexError(f"context words must be ids from 0 to {self.biases.size}")
         out = np.empty((len(contexts), self.config.dim), np.float32)
-        scratch = np.empty((2, *out.shape), np.float32)
+        scratch = np.empty((2, self.config.dim, panels.LANES), np.float32)
         score.predict(self.matrices, self.context_vectors, contexts, scratch[0], scratch[1], out)
         return out
 
@@ -181,20 +183,25 @@ class LogBilinear:
 
         With normalised=False, log Z(h) is 0, without the sum over the vocabulary.
         """
-        from ncelm.kernels import score
+        from ncelm.kernels import panels, score
 
-        scores, log_z = np.empty(last - first, np.float32), np.empty(last - first) if normalised else None
+        n, c = last - first, self.config.positions
+        scores, log_z = np.empty(n, np.float32), np.empty(n) if normalised else None
         corpus = corpus._replace(before=self.config.context)
         parameters = records.Parameters(*map(records.read_only, self.parameters()))
-        scratch = score.score_scratch(parameters, team.threads, normalised)
-        # Calls of about half a second, so that Ctrl-C is answered. Blocks are cut at the same positions in any case.
+        # Hashing a context takes less than a hundredth of the time of a sum over the vocabulary.
+        contexts = _equal_contexts(corpus, c, first, last) if normalised else _each_by_itself(n)
+        # Calls of less than half a second, so that Ctrl-C is answered.
         work = parameters.target_vectors.size if normalised else parameters.matrices.size + self.config.dim
-        words = score.SCORE_BLOCK * max(WORK_PER_CALL // (score.SCORE_BLOCK * work), team.threads)
-        for start in range(first, last, words):
-            stop, place = min(start + words, last), slice(start - first, min(start + words, last) - first)
-            part = None if log_z is None else log_z[place]
-            team.run(score.score_positions, 1, corpus, parameters, start, stop, scores[place], part, scratch)
-        return scores, np.zeros(last - first) if log_z is None else log_z
+        block = panels.LANES * score.PANEL_BLOCK
+        most = min(WORK_PER_CALL // work, KEPT_PER_CALL // self.config.dim) if normalised else WORK_PER_CALL // work
+        size, count = block * max(most // block, 1), contexts.offsets.size - 1  # contexts in a call, and in all
+        scratch = score.score_scratch(parameters, team.threads, min(size, count) if normalised else 0)
+        run = team.run_alone if normalised and work * count < WORK_ALONE else team.run
+        for start in range(0, count, size):
+            part = contexts._replace(offsets=contexts.offsets[start : start + size + 1])
+            run(score.score_positions, score.PHASES, corpus, parameters, first, part, scores, log_z, scratch)
+        return scores, np.zeros(n) if log_z is None else log_z
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
         """Return log P(w|h) of every word, (V,), for a gap between the words `before` and `after`."""
@@ -216,3 +223,23 @@ class LogBilinear:
         largest = scores.max(axis=1, keepdims=True)
         scores -= largest + np.log(np.exp(scores - largest).sum(axis=1, keepdims=True))
         return scores
+
+
+def _each_by_itself(n: int) -> records.Contexts:
+    """Return the contexts of n words as if all were different."""
+    return records.Contexts(np.arange(n), np.arange(n + 1))
+
+
+def _equal_contexts(corpus: records.Corpus, c: int, first: int, last: int) -> records.Contexts:
+    """Return which of the words at positions first..last - 1 have equal contexts of c words."""
+    from ncelm.kernels import plan
+
+    begin = max(first - corpus.before, 0)
+    ids = corpus.ids[begin : last + c - corpus.before]  # with the context words of the first and the last word
+    numbers = np.empty(ids.size, np.int32)
+    slots = np.full(1 << (2 * ids.size).bit_length(), -1, np.int32)  # at most half full
+    plan.number_contexts(corpus._replace(ids=ids), c, slots, numbers)
+    numbers = numbers[first - begin : last - begin]
+    words = np.argsort(numbers, kind="stable")
+    ends = np.flatnonzero(np.diff(numbers[words], append=-1)) + 1
+    return records.Contexts(words, np.append(0, ends))

@@ -8,13 +8,14 @@ other words: the sum of the cosines (Zweig & Burges 2011).
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
-from ncelm.arguments import check_callable, check_choice, check_int, check_path
+from ncelm.arguments import check_choice, check_int, check_path
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
 from ncelm.io.files import atomic_folder, check_not_existing
@@ -23,6 +24,7 @@ from ncelm.io.metrics import Metrics
 from ncelm.models import description
 from ncelm.models.base import ChoiceScores, Gap, Table, check_words_around, checked_gaps
 from ncelm.models.vectors import nearest_words
+from ncelm.progress import check_progress, progress_bar, show
 from ncelm.text.settings import TextSettings
 from ncelm.text.store import TokenStore, store_or_path
 from ncelm.text.vocabulary import Vocabulary
@@ -56,16 +58,27 @@ class Lsa:
     def __repr__(self) -> str:
         return f"Lsa(dim {self.unit_vectors.shape[1]}, {len(self.vocabulary):,} words)"
 
+    @property
+    def log_unknown_types(self) -> None:
+        """None: similarities are not probabilities, and unknown words have none."""
+        return
+
     def choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
         """Return the total similarity of each choice: the sum of its cosines with the other words of the sentence.
 
-        The score of a choice of several tokens is the sum of theirs.
+        The score of a choice of several tokens is the sum of theirs. Choices for several gaps also have the cosines of
+        the tokens in different gaps. An unknown word adds 0.
         """
         return map(self._choice_scores, checked_gaps(gaps))
 
     def _choice_scores(self, gap: Gap) -> ChoiceScores:
-        others = self._sum([*gap.before, *gap.after])
-        scores = [float(self._sum(choice) @ others) for choice in gap.choices]
+        scores, around = [], self._sum(gap.others)
+        for fillers in gap.fillers():
+            score, others = 0.0, around
+            for vector in map(self._sum, fillers):
+                score += float(vector @ others)
+                others = others + vector  # the tokens in the next gaps are compared with those in this one
+            scores.append(score)
         return ChoiceScores(scores, scores)
 
     def most_likely(self, before: Sequence[str], after: Sequence[str], n: int = 10) -> list[tuple[str, float]]:
@@ -97,15 +110,16 @@ def train_lsa(
     out: Path | str,
     dim: int = 300,
     seed: int = 0,
-    progress: Callable[[int], None] | None = None,
+    progress: bool | Callable[[int], None] | None = True,
 ) -> Lsa:
     """Decompose the matrix of the training sentences of a store, write the run `out`, and return the model.
 
-    `progress` is called with the number of matrix products done, of which there are about two to four times `dim`.
+    `progress` is explained in `ncelm.progress`; a function is called with the number of matrix products done, of which
+    there are about two to four times `dim`.
     """
     store, out = store_or_path("store", store), check_path("out", out)
     dim, seed = check_int("dim", dim), check_int("seed", seed, 0)
-    check_callable("progress", progress)
+    check_progress(progress)
     store = TokenStore.open(store)
     check_not_existing(out)
     max_dim = min(len(store.vocabulary), store.split("train").n_sentences) - 1
@@ -115,13 +129,24 @@ def train_lsa(
         raise NcelmError(f"`dim` is {dim}: give a number from 1 to {max_dim:,}, below that of words and of sentences")
     check_memory("LSA of this text", memory_bytes(store, dim), "give a lower `dim` or a shorter text")
     start = time.perf_counter()
-    vectors = decompose(weighted_counts(store), dim, seed, progress)
+    with _products_shown(progress) as report:
+        vectors = decompose(weighted_counts(store), dim, seed, report)
     origin = description.Origin.of(store)
     with atomic_folder(out) as folder:
         description.write_description(folder, "lsa", origin, dim=dim, seed=seed)
         array_files.write_arrays(folder / run.MODEL, {"vectors": vectors}, {"kind": "lsa"})
         Metrics(folder / run.METRICS).append({"finished": True, "seconds": time.perf_counter() - start})
     return Lsa(vectors, origin.vocabulary, origin.text)
+
+
+@contextmanager
+def _products_shown(progress: bool | Callable[[int], None] | None) -> Iterator[Callable[[int], None] | None]:
+    """Yield the function that `decompose` calls. The number of products is not known in advance."""
+    if progress is True:
+        with progress_bar(desc="decomposing (about three products for each dimension)", unit=" products") as bar:
+            yield lambda done: show(bar)(done, None)
+    else:
+        yield progress or None
 
 
 def memory_bytes(store: TokenStore, dim: int) -> int:

@@ -12,6 +12,7 @@ is instead a co-occurrence index: the sentences of each word and the words of ea
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, combinations
 from pathlib import Path
 
 import numpy as np
@@ -66,19 +67,28 @@ class Pmi:
     def __repr__(self) -> str:
         return f"Pmi({self.sentence_begins.size - 1:,} sentences, {len(self.vocabulary):,} words)"
 
+    @property
+    def log_unknown_types(self) -> None:
+        """None: PMI is not a probability, and unknown words have none."""
+        return
+
     def choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:
         """Return the sum of the PMI of each choice with the other words of the sentence.
 
-        The score of a choice of several tokens is the sum of theirs.
+        The score of a choice of several tokens is the sum of theirs. Choices for several gaps also have the PMI of the
+        tokens in different gaps. An unknown word adds 0.
         """
         return map(self._choice_scores, checked_gaps(gaps))
 
     def _choice_scores(self, gap: Gap) -> ChoiceScores:
-        others = self._known([*gap.before, *gap.after])
-        choices = [self._known(choice) for choice in gap.choices]
-        per_token = self._positive_pmi(np.concatenate(choices), others).sum(axis=1)
-        ends = np.cumsum([choice.size for choice in choices])
-        scores = [float(tokens.sum()) for tokens in np.split(per_token, ends[:-1])]
+        others = self._known(gap.others)
+        choices = [[self._known(tokens) for tokens in fillers] for fillers in gap.fillers()]
+        per_token = self._positive_pmi(np.concatenate(list(chain.from_iterable(choices))), others).sum(axis=1)
+        ends = np.cumsum([sum(tokens.size for tokens in fillers) for fillers in choices])
+        scores = [
+            float(tokens.sum()) + sum(float(self._positive_pmi(*pair).sum()) for pair in combinations(fillers, 2))
+            for tokens, fillers in zip(np.split(per_token, ends[:-1]), choices, strict=True)
+        ]
         return ChoiceScores(scores, scores)
 
     def most_likely(self, before: Sequence[str], after: Sequence[str], n: int = 10) -> list[tuple[str, float]]:

@@ -19,7 +19,6 @@ from ncelm.text.prepare import prepare
 from ncelm.text.store import TokenStore
 from ncelm.training.config import TrainConfig
 from ncelm.training.loop import Progress, train
-from ncelm.training.recipes import recipe
 
 SENTENCE = "This function returns a list of strings."
 SCRAMBLED = "Strings returns of a this list function."
@@ -54,13 +53,14 @@ def _demo(
         punkt="train",
         valid_sentences=1000,
         test_sentences=1000,
+        progress=False,
     )
     message(
         f"{store.split('train').tokens:,} training words, vocabulary of {len(store.vocabulary):,} words "
         f"(prepared in {time.perf_counter() - began:.0f} s)"
     )
     message("training by NCE, then by maximum likelihood …")
-    nce = recipe("default").with_changes(epochs=3)
+    nce = TrainConfig().with_changes(epochs=3)
     results = {
         name: _train_one(store, out / name.lower(), config, threads, progress)
         for name, config in (("NCE", nce), ("ML", nce.with_changes(loss="ml")))

@@ -238,7 +238,9 @@ def _evaluate_row(
     outcome: dict[str, Any] = {"format": "ncelm-outcome", "version": 2, "commit": git_commit()}
     if row.kind in ("n-gram", "LBL"):
         outcome["test"] = LanguageModel.load(folder, threads).evaluate_split(store, "test").as_dict()
-    for kind, rankings in completion.rank_both(load_scorer(folder, threads), questions, reporter.steps).items():
+    # The published figures score the few choices that are not in the vocabulary as <unk>.
+    both = completion.rank_both(load_scorer(folder, threads), questions, reporter.steps, unknown="token")
+    for kind, rankings in both.items():
         found = completion.accuracy(rankings, answers)
         outcome[kind] = {"percent": found.percent, "interval": found.interval, "right": found.correct}
     for record in Metrics(folder / METRICS).read()[-1:]:  # ensembles have no metrics

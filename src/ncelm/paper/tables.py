@@ -134,7 +134,7 @@ def _store(data: Path, out: Path) -> TokenStore:
             if tokens != store.split(split).tokens:
                 raise NcelmError(f"{store.path} was made from another text than {path}: choose another `out`")
         return store
-    return prepare(out=out / "store", train=texts["train"], valid=texts["valid"], test=texts["test"])
+    return prepare(out=out / "store", train=texts["train"], valid=texts["valid"], test=texts["test"], progress=False)
 
 
 def _train(

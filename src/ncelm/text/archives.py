@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import IO
 
 from ncelm.errors import NcelmError
-from ncelm.io.compressed import ExpansionLimit, open_gzip
+from ncelm.io.compressed import ExpansionLimit, open_compressed
 from ncelm.io.files import atomic_write, open_regular, read_bytes, write_errors
 from ncelm.text.gutenberg import strip_boilerplate
+from ncelm.text.tables import table_suffix
 
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.xz", ".txz", ".tar.bz2", ".tbz2")
 MAX_MEMBER_BYTES = 1 << 30  # of one file in an archive; a larger one is not a text but an attack
@@ -79,7 +80,7 @@ def extract_texts(
     for path, shown in zip(paths, _distinct_names(paths), strict=True):
         with _reading(path), open_regular(path) as raw:
             for name, file in _files_of(path, shown, raw):
-                target = out / f"{len(found)}.txt"
+                target = out / f"{len(found)}{'.txt' if gutenberg else table_suffix(name)}"
                 with _reading_member(path, name):
                     if gutenberg:
                         reports.append(_strip(name, file, target, encoding, skip_broken))
@@ -134,9 +135,9 @@ def _files_of(path: Path, shown: str, raw: IO[bytes]) -> Iterator[tuple[str, IO[
             for member, content in _members(path, archive):
                 limit.add(member.size)
                 name = f"{shown}/{member.name}"
-                yield name, open_gzip(content, name, member.size) if name.endswith(".gz") else content
+                yield name, open_compressed(content, name, member.size)
     else:
-        yield str(path), open_gzip(raw, path, size) if path.suffix == ".gz" else raw
+        yield str(path), open_compressed(raw, path, size)
 
 
 def _members(path: Path, archive: tarfile.TarFile) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:

@@ -1,8 +1,9 @@
-"""Text files to a token store, on all cores and in bounded memory.
+"""Text files, and text in memory, to a token store, on all cores and in bounded memory.
 
-`tokenize_files` cuts the text into units and writes their local ids to disk. Then this process chooses the validation
-and test sentences, counts the training words, makes the vocabulary, and maps the local ids of all units, in order, to
-word ids. Units do not depend on the number of workers, so the store does not depend on it either.
+Text in memory is first written to a file (`in_memory`). `tokenize_files` cuts the text into units and writes their
+local ids to disk. Then this process chooses the validation and test sentences, counts the training words, makes the
+vocabulary, and maps the local ids of all units, in order, to word ids. Units do not depend on the number of workers, so
+the store does not depend on it either.
 """
 
 import hashlib
@@ -15,44 +16,57 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from ncelm.arguments import (
     check_bool,
-    check_callable,
     check_choice,
     check_int,
+    check_iterable,
     check_path,
-    check_paths,
     check_str,
 )
-from ncelm.errors import NcelmError
+from ncelm.errors import ArgumentError, NcelmError
 from ncelm.io.files import atomic_folder, check_not_existing, file_digest, read_json, write_json
+from ncelm.progress import Option, check_progress, shown
 from ncelm.text.archives import REPORT, Extracted, extract_texts, is_archive, write_report
-from ncelm.text.readers import check_encoding, file_size, read_prose
+from ncelm.text.in_memory import COLUMN, check_strings_in_memory, write_strings
+from ncelm.text.readers import check_encoding, file_size
 from ncelm.text.sentences import PUNKT_TRAINING_CHARACTERS, SentenceSplitter
 from ncelm.text.settings import TextSettings
 from ncelm.text.store import SPLITS, Boundary, SplitWriter, TokenStore, id_dtype, write_description
-from ncelm.text.tokenize_files import BLOCK_TOKENS, SPILLS, Unit, make_units, tokenize_units
+from ncelm.text.tables import check_plain_text
+from ncelm.text.tokenize_files import BLOCK_TOKENS, SPILLS, Counts, TextFile, Unit, make_units, tokenize_units
 from ncelm.text.vocabulary import Vocabulary
 
 Paths = Path | str | Sequence[Path | str] | None
+Strings = Iterable[str] | None  # in memory
 HeldOut = dict[str, npt.NDArray[np.int64]]  # split: sorted indices of sentences of the training text
 Punkt = Literal["english", "train"]
+BlankLines = Literal["skip", "keep"]
 MAX_WORKERS, MAX_PARTS = 1024, 100_000
+SHOWN_CHARACTERS = 300  # of the name of a file that does not exist, which may be a text
 PART = "part.json"  # the description of a part of a text
+PART_VERSION = 2  # version 1 had no numbers of blank lines
+_BAR = {"desc": "reading", "unit": "B", "unit_scale": True}  # options of the progress bar
 
 
 def prepare(
-    texts: Paths = None,
+    files: Paths = None,
     *,
     out: Path | str,
+    texts: Strings = None,
     train: Paths = None,
     valid: Paths = None,
     test: Paths = None,
+    train_lines: Strings = None,
+    valid_lines: Strings = None,
+    test_lines: Strings = None,
+    column: str | None = None,
+    blank_lines: Literal["skip", "keep"] = "skip",
     boundary: Boundary | None = None,
     lowercase: bool = False,
     min_count: int = 1,
@@ -66,34 +80,71 @@ def prepare(
     skip_broken: bool = False,
     workers: int | None = None,
     parts: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Option = True,
 ) -> TokenStore:
     """Write a token store to `out` and return it.
 
+    The text is prose or tokenized, and in files or in memory:
+
+    ========= ========================= =========================================
+    text      names of files            strings in memory
+    ========= ========================= =========================================
+    prose     `files`                   `texts`
+    tokenized `train`, `valid`, `test`  `train_lines`, `valid_lines`, `test_lines`
+    ========= ========================= =========================================
+
+    Punkt splits prose into sentences, and the Treebank tokenizer splits sentences into words. Tokenized text has one
+    sentence per line and blanks between words.
+
+    A parameter takes either names of files or text, never both: a string in `files` is always the name of a file, and
+    a string in `texts` is always text. Strings in memory may be in a list or an iterator, which is read once and in
+    bounded memory, in a pandas Series, in an Arrow array, or in a column of a Hugging Face dataset.
+
+    A blank line of prose ends a paragraph, and so a sentence. Blank lines of tokenized text are skipped, or kept as
+    empty sentences (`blank_lines`). `TokenStore.blank_lines` has their number.
+
     Args:
-        texts: files, folders or tar archives of prose. Punkt splits them into sentences, the Treebank tokenizer into
-            words.
+        files: files, folders or tar archives of prose.
         out: the folder of the store, which must not exist.
-        train: instead of `texts`, files with one sentence per line and blanks between words.
-        valid: with `train`, files of the validation split.
-        test: with `train`, files of the test split.
-        boundary: "stream" if contexts extend across sentence ends (the default for `train`), "sentence" if they do not
-            (the default for prose).
+        texts: instead of `files`, documents of prose. Sentences do not extend across documents.
+        train: files of tokenized text, the training split.
+        valid: with `train` or `train_lines`, files of the validation split.
+        test: the same for the test split.
+        train_lines: instead of `train`, strings of one or more lines of tokenized text.
+        valid_lines: instead of `valid`, the same for the validation split.
+        test_lines: instead of `test`, the same for the test split.
+        column: all files are tables (JSON lines, Parquet, CSV or TSV) with the text in this column: each row has a
+            document of prose, or one or more lines of tokenized text. None if the files are plain text.
+        blank_lines: "skip" blank lines of tokenized text, or "keep" each as an empty sentence, which is only `</s>`.
+        boundary: "stream" if contexts extend across sentence ends (the default for tokenized text), "sentence" if they
+            do not (the default for prose).
         lowercase: convert words to lower case.
         min_count: words with fewer occurrences in the training text become `<unk>`.
         vocabulary_size: the largest size of the vocabulary, including `<unk>` and `</s>`; None for no limit.
         valid_sentences: the number of random sentences of the training text that are moved to the validation split.
-            The default is 0 for `train`, and 5 % but at most 500 for prose.
+            The default is 0 for tokenized text, and 5 % but at most 500 for prose.
         test_sentences: the same for the test split.
         seed: of the choice of these sentences.
         punkt: "english" for NLTK's sentence model, "train" for a model trained on the text.
         encoding: of the files.
-        gutenberg: the texts are works of Project Gutenberg. Headers and footers are removed; works.tsv in the store
+        gutenberg: the files are works of Project Gutenberg. Headers and footers are removed; works.tsv in the store
             lists what was removed. Files that are not in `encoding` are read as latin-1.
         skip_broken: with `gutenberg`, skip works that are empty or binary instead of raising an error.
         workers: the number of processes; one per core by default.
         parts: make the store from this number of parts, which `prepare_part` has tokenized.
-        progress: called with the number of bytes read so far, and of all bytes.
+        progress: True for a bar or lines in a log, False for none (see `ncelm.progress`), or a function that is called
+            with the number of bytes read so far, and of all bytes.
+
+    >>> import tempfile, ncelm
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> documents = ["It was late. The cat slept.", "Who saw the cat? Nobody saw it."]
+    >>> store = ncelm.prepare(texts=documents, out=f"{folder.name}/prose", punkt="train")
+    >>> store.split("train").n_sentences
+    4
+    >>> lines = (f"{animal} slept" for animal in ["the cat", "the dog", "nobody"])
+    >>> ncelm.prepare(train_lines=lines, out=f"{folder.name}/tokenized").split("train")
+    Split(train, 11 tokens, 3 sentences)
+    >>> folder.cleanup()
     """
     out, seed, min_count = check_path("out", out), check_int("seed", seed, 0), check_int("min_count", min_count, 1)
     vocabulary_size = _check_number("vocabulary_size", vocabulary_size, 4)  # <unk>, </s> and two words
@@ -101,24 +152,30 @@ def prepare(
     test_sentences = _check_number("test_sentences", test_sentences, 0)
     workers = None if workers is None else check_int("workers", workers, 1, MAX_WORKERS)
     parts = None if parts is None else check_int("parts", parts, 1, MAX_PARTS)
-    check_callable("progress", progress)
-    source = _Source.of(texts, train, valid, test, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
+    check_progress(progress)
+    strings = {"texts": texts, "train_lines": train_lines, "valid_lines": valid_lines, "test_lines": test_lines}
+    paths = {"files": files, "train": train, "valid": valid, "test": test}
+    options = (column, blank_lines, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
+    source = _Source.of(paths, strings, *options)
     for split, sentences_given in (("valid", valid_sentences), ("test", test_sentences)):
-        if sentences_given is not None and split in source.files:
-            raise NcelmError(f"give either `{split}` files or `{split}_sentences`, not both")
+        if sentences_given is not None and split in source.splits:
+            raise NcelmError(f"give either `{split}` text or `{split}_sentences`, not both")
+    if parts is not None and source.strings:
+        raise NcelmError("text in memory cannot be prepared in `parts`: write it to files, and prepare those")
     done = _part_folders(out, parts) if parts is not None else []
     with atomic_folder(out) as folder:
-        units, extracted = source.units(folder, progress)
-        with _original_names(extracted):
-            sentences = _join_parts(source, units, done) if done else tokenize_units(units, workers, progress)
-        found = Counter(dict.fromkeys(source.files, 0))
-        for unit, count in zip(units, sentences, strict=True):
-            found[unit.split] += count
-        for split in source.files:
-            if not found[split]:
-                raise NcelmError(
-                    f"there are no words in the {split} text ({source.files[split][0]}): give another text"
-                )
+        with shown(progress, **_BAR) as report:
+            units, extracted = source.units(folder, report)
+            with _original_names(extracted):
+                counts = _join_parts(source, units, done) if done else tokenize_units(units, workers, report)
+        sentences = [each.sentences for each in counts]
+        found, blank = (Counter(dict.fromkeys(source.splits, 0)) for _ in range(2))
+        for unit, count in zip(units, counts, strict=True):
+            found[unit.split] += count.sentences
+            blank[unit.split] += count.blank_lines
+        for split, text_name in source.splits.items():
+            if not any(unit.split == split and unit.words_file.stat().st_size for unit in units):
+                raise NcelmError(f"there are no words in the {split} text ({text_name}): give another text")
         default = min(found["train"] // 20, 500) if source.prose else 0
         held_out = _held_out(
             found["train"],
@@ -138,6 +195,7 @@ def prepare(
             text=source.text,
             punkt=punkt if source.prose else None,
             splits=_write_splits(folder, spills, vocabulary),
+            blank_lines=dict(blank),
             settings={
                 "min_count": min_count,
                 "vocabulary_size": vocabulary_size,
@@ -145,6 +203,8 @@ def prepare(
                 "test_sentences": test_sentences,
                 "seed": seed,
                 "encoding": encoding,
+                "column": column,
+                "blank_lines": blank_lines,
                 "gutenberg": gutenberg,
             },
         )
@@ -157,12 +217,14 @@ def prepare(
 def prepare_part(
     number: int,
     parts: int,
-    texts: Paths = None,
+    files: Paths = None,
     *,
     out: Path | str,
     train: Paths = None,
     valid: Paths = None,
     test: Paths = None,
+    column: str | None = None,
+    blank_lines: BlankLines = "skip",
     boundary: Boundary | None = None,
     lowercase: bool = False,
     punkt: Punkt = "english",
@@ -170,29 +232,38 @@ def prepare_part(
     gutenberg: bool = False,
     skip_broken: bool = False,
     workers: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Option = True,
 ) -> Path:
     """Tokenize part `number` of `parts` of a text and return the folder of the part, next to `out`.
 
     Several machines that share the files can tokenize one part each. `prepare(…, parts=parts)` with the same arguments
-    then makes the store, which is the same as without parts, and removes the folders. Parts are numbered from 1.
+    then makes the store, which is the same as without parts, and removes the folders. Parts are numbered from 1. The
+    text must be in files.
     """
     out, parts = check_path("out", out), check_int("parts", parts, 1, MAX_PARTS)
     if check_int("number", number, 1) > parts:
         raise NcelmError(f"part {number} of {parts} does not exist: `number` is at most the number of `parts`")
     workers = None if workers is None else check_int("workers", workers, 1, MAX_WORKERS)
-    check_callable("progress", progress)
-    source = _Source.of(texts, train, valid, test, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
+    check_progress(progress)
+    paths = {"files": files, "train": train, "valid": valid, "test": test}
+    options = (column, blank_lines, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
+    source = _Source.of(paths, {}, *options)
     check_not_existing(out)
     path = _part_folder(out, number, parts)
     with atomic_folder(path) as folder:
-        units, extracted = source.units(folder, progress)
-        own_units = units[number - 1 :: parts]
-        with _original_names(extracted):
-            sentences = tokenize_units(own_units, workers, progress) if own_units else []
-        files = {file.name: file_digest(file) for unit in own_units for file in (unit.numbers_file, unit.words_file)}
-        content = {"plan": source.plan_digest(units), "sentences": sentences, "sha256": files}
-        write_json(folder / PART, {"format": "ncelm-part", "version": 1, **content})
+        with shown(progress, **_BAR) as report:
+            units, extracted = source.units(folder, report)
+            own_units = units[number - 1 :: parts]
+            with _original_names(extracted):
+                counts = tokenize_units(own_units, workers, report) if own_units else []
+        spills = (file for unit in own_units for file in (unit.numbers_file, unit.words_file))
+        content = {
+            "plan": source.plan_digest(units),
+            "sentences": [each.sentences for each in counts],
+            "blank_lines": [each.blank_lines for each in counts],
+            "sha256": {file.name: file_digest(file) for file in spills},
+        }
+        write_json(folder / PART, {"format": "ncelm-part", "version": PART_VERSION, **content})
         source.remove_extracted(units)
     return path
 
@@ -202,7 +273,10 @@ class _Source:
     """The text and how to read it."""
 
     files: dict[str, list[Path]]  # by split
+    strings: dict[str, tuple[str, Iterable[str]]]  # text in memory, by split, with the name of the parameter
     text: TextSettings
+    column: str | None
+    keep_blank: bool
     boundary: Boundary
     punkt: Punkt
     encoding: str
@@ -212,10 +286,10 @@ class _Source:
     @classmethod
     def of(
         cls,
-        texts: Paths,
-        train: Paths,
-        valid: Paths,
-        test: Paths,
+        paths: dict[str, Paths],
+        strings: dict[str, Strings],
+        column: str | None,
+        blank_lines: BlankLines,
         boundary: Boundary | None,
         lowercase: bool,
         punkt: Punkt,
@@ -223,10 +297,16 @@ class _Source:
         gutenberg: bool,
         skip_broken: bool,
     ) -> "_Source":
-        """Return the source for arguments of `prepare`, which are validated."""
-        given = {"texts": texts, "train": train, "valid": valid, "test": test}
-        paths = {name: _as_list(name, value) for name, value in given.items()}
-        prose = bool(paths["texts"])
+        """Return the source for arguments of `prepare`, which are validated. `paths` and `strings` are by parameter."""
+        found = {name: _as_paths(name, value) for name, value in paths.items()}
+        memory = {
+            name: check_strings_in_memory(name, value, lines=name != "texts")
+            for name, value in strings.items()
+            if value is not None
+        }
+        given = {name for name, value in found.items() if value} | set(memory)
+        _check_combination(given)
+        prose = not given.isdisjoint({"files", "texts"})
         if boundary is None:
             boundary = "sentence" if prose else "stream"
         check_choice("boundary", boundary, get_args(Boundary))
@@ -234,53 +314,90 @@ class _Source:
             check_bool(name, value)
         check_choice("punkt", punkt, get_args(Punkt))
         check_encoding(check_str("encoding", encoding))
-        files = _files(**paths)
-        if (gutenberg or skip_broken) and not (prose and gutenberg):
+        if check_choice("blank_lines", blank_lines, get_args(BlankLines)) == "keep" and prose:
             raise NcelmError(
-                "`gutenberg` goes with prose (files, folders or tar archives), and `skip_broken` with `gutenberg`"
+                "`blank_lines` keep is for tokenized text, given with `train`: in prose, blank lines end paragraphs"
+            )
+        if column is not None and check_str("column", column, "a string or None") and not any(found.values()):
+            raise NcelmError("`column` is for files: for text in memory, pass the strings of the column")
+        if (gutenberg or skip_broken) and not (found.get("files") and gutenberg and column is None):
+            raise NcelmError(
+                "`gutenberg` goes with prose (files, folders or tar archives) without `column`, and `skip_broken` with "
+                "`gutenberg`"
             )
         text = TextSettings("treebank" if prose else "whitespace", lowercase)
-        return cls(files, text, boundary, punkt, encoding, gutenberg, skip_broken)
+        files = {split: _all_files(found["files"]) if split == "train" and prose else found[split] for split in SPLITS}
+        for path in (path for some in files.values() for path in some):
+            file_size(path)
+        return cls(
+            {split: some for split, some in files.items() if some},
+            {_PARAMETERS[name]: (name, values) for name, values in memory.items()},
+            text,
+            column,
+            blank_lines == "keep",
+            boundary,
+            punkt,
+            encoding,
+            gutenberg,
+            skip_broken,
+        )
 
     @property
     def prose(self) -> bool:
         """Whether the text is to be split into sentences."""
         return self.text.tokenizer == "treebank"
 
+    @property
+    def splits(self) -> dict[str, str]:
+        """A name for the text of each split that has any."""
+        names = {split: str(some[0]) for split, some in self.files.items()}
+        names |= {split: f"`{name}`" for split, (name, _) in self.strings.items()}
+        return {split: names[split] for split in SPLITS if split in names}
+
     def units(self, folder: Path, progress: Callable[[int, int], None] | None) -> tuple[list[Unit], list[Extracted]]:
         """Return the units of the text. Extracted files and the sentence model are written to `folder`."""
         (folder / SPILLS).mkdir()
-        files, encoding = dict(self.files), self.encoding
+        files = {split: [TextFile(path, self.encoding, self.column) for path in some]
+                 for split, some in self.files.items()}  # fmt: skip
         extracted: list[Extracted] = []
-        if self.prose and (self.gutenberg or any(map(is_archive, files["train"]))):
+        if self.prose and self.files and (self.gutenberg or any(map(is_archive, self.files["train"]))):
             extracted, reports = extract_texts(
-                files["train"],
+                self.files["train"],
                 folder / SPILLS,
                 gutenberg=self.gutenberg,
-                encoding=encoding,
+                encoding=self.encoding,
                 skip_broken=self.skip_broken,
                 progress=progress,
             )
-            files["train"] = [each.path for each in extracted]
+            encoding = "utf-8" if self.gutenberg else self.encoding  # of the extracted files
+            files["train"] = [TextFile(each.path, encoding, self.column) for each in extracted]
             if self.gutenberg:
-                encoding = "utf-8"  # of the extracted files
                 write_report(folder / REPORT, reports)
-        if self.prose:
-            with _original_names(extracted):
-                _sentence_splitter(self.punkt, files["train"], encoding).save(folder)
-        return make_units(files, encoding, self.text, folder), extracted
+        for split, (name, values) in self.strings.items():
+            path = folder / SPILLS / f"{name}.jsonl"
+            write_strings(name, values, path, lines=not self.prose)
+            files[split] = [TextFile(path, "utf-8", COLUMN)]
+            extracted.append(Extracted(f"`{name}`", path))
+        with _original_names(extracted):
+            for file in (file for some in files.values() for file in some if file.column is None):
+                check_plain_text(file.path, file.encoding)
+            in_order = {split: files[split] for split in SPLITS if split in files}
+            units = make_units(in_order, self.text, self.keep_blank, folder)
+            if self.prose:
+                _sentence_splitter(self.punkt, files["train"]).save(folder)
+        return units, extracted
 
     def plan_digest(self, units: list[Unit]) -> str:
         """Return a digest that is equal if the same text was cut into the same units."""
-        each = [(unit.split, Path(unit.path).name, unit.start, unit.bytes, unit.encoding) for unit in units]
-        plan = json.dumps([each, asdict(self.text), self.punkt if self.prose else None, self.gutenberg])
-        return hashlib.sha256(plan.encode()).hexdigest()
+        each = [(unit.split, unit.file.path.name, *unit.range, *unit.file[1:]) for unit in units]
+        options = [asdict(self.text), self.punkt if self.prose else None, self.gutenberg, self.keep_blank]
+        return hashlib.sha256(json.dumps([each, *options]).encode()).hexdigest()
 
     def remove_extracted(self, units: list[Unit]) -> None:
         """Remove extracted files. Only the local ids of a part are needed later."""
         for unit in units:
-            if Path(unit.path).is_relative_to(Path(unit.folder)):
-                Path(unit.path).unlink(missing_ok=True)
+            if unit.file.path.is_relative_to(Path(unit.folder)):
+                unit.file.path.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -308,18 +425,21 @@ def _part_folders(out: Path, parts: int) -> list[Path]:
     return folders
 
 
-def _join_parts(source: _Source, units: list[Unit], parts: list[Path]) -> list[int]:
-    """Copy the local ids of all parts and return the number of sentences of each unit."""
-    sentences = [0] * len(units)
+def _join_parts(source: _Source, units: list[Unit], parts: list[Path]) -> list[Counts]:
+    """Copy the local ids of all parts and return the counts of each unit."""
+    all_counts = [Counts(0, 0)] * len(units)
     for number, part in enumerate(parts):
-        content, own_units = read_json(part / PART, "part of a text", "ncelm-part", 1), units[number :: len(parts)]
-        counts, digests = content.get("sentences"), content.get("sha256")
+        content = read_json(part / PART, "part of a text", "ncelm-part", PART_VERSION)
+        own_units = units[number :: len(parts)]
+        counts: Any = content.get("sentences")
+        blank: Any = content.get("blank_lines")
+        digests = content.get("sha256")
         if content.get("plan") != source.plan_digest(units):
             raise NcelmError(f"{part} was made from another text or with other options: make it again")
-        if not (isinstance(counts, list) and len(counts) == len(own_units) and all(type(n) is int for n in counts)):
+        if not (_are_counts(counts, len(own_units)) and _are_counts(blank, len(own_units))):
             raise NcelmError(f"{part / PART} is damaged: make the part again")
-        for unit, count in zip(own_units, counts, strict=True):
-            sentences[unit.number] = count
+        for unit, *count in zip(own_units, counts, blank, strict=True):
+            all_counts[unit.number] = Counts(*count)
             for file in (unit.numbers_file, unit.words_file):
                 try:
                     shutil.copyfile(part / SPILLS / file.name, file)
@@ -332,33 +452,54 @@ def _join_parts(source: _Source, units: list[Unit], parts: list[Path]) -> list[i
                 words = len(unit.words_file.read_bytes().decode("utf-8", "surrogatepass").split())
             except UnicodeDecodeError:
                 words = -1
-            if np.count_nonzero(numbers == 0) != count or (numbers.size and numbers.max() > words):
+            if np.count_nonzero(numbers == 0) != count[0] or (numbers.size and numbers.max() > words):
                 raise NcelmError(f"{part} is damaged: make the part again")  # also if its digests are right
-    return sentences
+    return all_counts
+
+
+def _are_counts(value: object, length: int) -> bool:
+    """Return whether a value from a JSON document is a list of counts, one of each unit."""
+    return isinstance(value, list) and len(value) == length and all(type(n) is int and 0 <= n < 2**63 for n in value)
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------
 
 
-def _as_list(name: str, paths: object) -> list[Path]:
-    """Return the paths of an argument that is one path, several, or None."""
-    if paths is None:
+_PARAMETERS = {"texts": "train", "train_lines": "train", "valid_lines": "valid", "test_lines": "test"}  # split of each
+
+
+def _as_paths(name: str, value: object) -> list[Path]:
+    """Return the paths of an argument that is one path, several, or None. The first that does not exist is an error."""
+    if value is None:
         return []
-    return [check_path(name, paths)] if isinstance(paths, str | os.PathLike) else check_paths(name, paths)
+    one = isinstance(value, str | os.PathLike)
+    text_itself = f"text itself is passed as `{'texts' if name == 'files' else name + '_lines'}`"
+    paths = []
+    for each in [value] if one else check_iterable(name, value, "a path or a list of paths"):
+        try:
+            path = check_path(name, each, "a path" if one else "a list of paths")
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            text = str(each) if len(str(each)) <= SHOWN_CHARACTERS else str(each)[:SHOWN_CHARACTERS] + "…"
+            raise NcelmError(f"there is no file {text}: check its name; {text_itself}") from None
+        except ArgumentError as error:  # a name that no file can have
+            raise ArgumentError(f"{error}; {text_itself}") from None
+        except OSError:  # such as a folder without permission: reported when the file is opened
+            pass
+        paths.append(path)
+    return paths
 
 
-def _files(texts: list[Path], train: list[Path], valid: list[Path], test: list[Path]) -> dict[str, list[Path]]:
-    """Return the existing files of each split that has any."""
-    if bool(texts) == bool(train):
-        raise NcelmError("give either prose (files or folders) or `train` files with one sentence per line")
-    if texts and (valid or test):
-        raise NcelmError(
-            "`valid` and `test` files go with `train`: for prose, pass `valid_sentences` and `test_sentences`"
-        )
-    given = {"train": train or _all_files(texts), "valid": valid, "test": test}
-    for path in (path for paths in given.values() for path in paths):
-        file_size(path)
-    return {split: paths for split, paths in given.items() if paths}
+def _check_combination(given: set[str]) -> None:
+    """Raise an error unless the parameters that were given go together."""
+    if len(given & {"files", "texts", "train", "train_lines"}) != 1:
+        memory = "" if given.isdisjoint(_PARAMETERS) else ", or text in memory, either `texts` or `train_lines`"
+        raise NcelmError(f"give either prose (files or folders) or `train` files with one sentence per line{memory}")
+    for split in ("valid", "test"):
+        if {split, f"{split}_lines"} <= given:
+            raise NcelmError(f"give either `{split}` or `{split}_lines`, not both")
+    if given & {"files", "texts"} and len(given) > 1:
+        raise NcelmError("`valid` and `test` go with `train`: for prose, pass `valid_sentences` and `test_sentences`")
 
 
 def _all_files(paths: Iterable[Path]) -> list[Path]:
@@ -387,16 +528,16 @@ def _check_number(name: str, value: object, low: int) -> int | None:
     return None if value is None else check_int(name, value, low)
 
 
-def _sentence_splitter(punkt: Punkt, files: list[Path], encoding: str) -> SentenceSplitter:
+def _sentence_splitter(punkt: Punkt, files: list[TextFile]) -> SentenceSplitter:
     """Return the English model, or a model trained on an equal share of every file."""
     if punkt == "english":
         return SentenceSplitter.english()
     share = max(PUNKT_TRAINING_CHARACTERS // len(files), 1000)
 
     def chunks() -> Iterator[str]:
-        for path in files:
+        for file in files:
             left = share
-            for chunk in read_prose(path, encoding):
+            for chunk in file.prose():
                 yield chunk[:left]
                 left -= len(chunk)
                 if left <= 0:

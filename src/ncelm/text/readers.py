@@ -11,19 +11,20 @@ import os
 import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
 
 from ncelm.errors import NcelmError
-from ncelm.io.compressed import open_gzip
+from ncelm.io.compressed import SUFFIXES, open_compressed
 from ncelm.io.files import open_regular
 from ncelm.text.sentences import BLANK_LINE
 
 MAX_SENTENCE_WORDS = 1_000_000
 MAX_LINE_CHARACTERS = 16_000_000  # 64 MB: a str takes up to 4 bytes per character
 BLOCK_BYTES = 1 << 20
+SPLIT = "split it into sentences, one per line"
 STANDARD_INPUT = Path("-")
 MAX_PARAGRAPH_CHARACTERS = 4 << 20
 
@@ -53,8 +54,8 @@ def read_line_blocks(
 ) -> Iterator[list[str]]:
     r"""Yield lists of lines of a text file, without line ends.
 
-    Lines end at \n, \r\n or \r only. A byte order mark is skipped. Files `.gz` are decompressed. The path "-" is
-    standard input, of which lines are yielded as soon as they can be read.
+    Lines end at \n, \r\n or \r only. A byte order mark is skipped. Files `.gz` and `.zst` are decompressed. The path
+    "-" is standard input, of which lines are yielded as soon as they can be read.
 
     Args:
         path: the file.
@@ -65,30 +66,42 @@ def read_line_blocks(
         keep_blank: yield blank lines too.
     """
     path = Path(path)
-    number = 0
-    rest = ""
-
-    def is_kept(line: str) -> bool:
-        # A word takes at least one character and one blank: the words of short lines need not be counted.
-        if len(line) >= 2 * MAX_SENTENCE_WORDS and _has_too_many_words(line):
-            raise _line_too_long(path, _line(path, start, number), f"{MAX_SENTENCE_WORDS:,} words")
-        return keep_blank or not (line.isspace() or line == "")
-
-    for text in _decoded(path, encoding, start, stop, on_bytes):
-        lines = (rest + text).split("\n")
-        rest = lines.pop()
+    for first, lines in line_blocks(path, encoding, start, stop, on_bytes, MAX_LINE_CHARACTERS):
         block = []
-        for line in lines:
-            number += 1
-            if is_kept(line):
+        for number, line in enumerate(lines, first):
+            if has_too_many_words(line):
+                raise _line_too_long(path, line_name(path, start, number), f"{MAX_SENTENCE_WORDS:,} words")
+            if keep_blank or not (line.isspace() or line == ""):
                 block.append(line)
         if block:
             yield block
-        if len(rest) > MAX_LINE_CHARACTERS:
-            raise _line_too_long(path, _line(path, start, number + 1), f"{MAX_LINE_CHARACTERS:,} characters")
-    number += 1
-    if rest and is_kept(rest):
-        yield [rest]
+
+
+def line_blocks(
+    path: Path,
+    encoding: str,
+    start: int,
+    stop: int | None,
+    on_bytes: OnBytes | None,
+    max_characters: int,
+    remedy: str = SPLIT,
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield lists of all lines of a text file, and the number of the first line of each, counted from 1 at `start`.
+
+    A line of more than `max_characters` is an error, with this remedy.
+    """
+    first = 1
+    rest = ""
+    for text in decoded(path, encoding, start, stop, on_bytes):
+        lines = (rest + text).split("\n")
+        rest = lines.pop()
+        if lines:
+            yield first, lines
+        first += len(lines)
+        if len(rest) > max_characters:
+            raise _line_too_long(path, line_name(path, start, first), f"{max_characters:,} characters", remedy)
+    if rest:
+        yield first, [rest]
 
 
 def read_prose(
@@ -104,8 +117,13 @@ def read_prose(
     A paragraph of more than 4 million characters, as in a file without blank lines, is cut at white space, which may be
     inside a sentence. The arguments are those of `read_line_blocks`.
     """
+    yield from prose_chunks(decoded(Path(path), encoding, start, stop, on_bytes))
+
+
+def prose_chunks(texts: Iterable[str]) -> Iterator[str]:
+    """Yield consecutive pieces of a text in chunks that end with a paragraph; see `read_prose`."""
     rest = ""
-    for text in _decoded(Path(path), encoding, start, stop, on_bytes):
+    for text in texts:
         rest += text.replace("\x1a", " ")  # Ctrl-Z, the end-of-file character of DOS
         cut = max((blank.end() for blank in BLANK_LINE.finditer(rest)), default=0)
         if not cut and len(rest) > MAX_PARAGRAPH_CHARACTERS:
@@ -125,10 +143,10 @@ def byte_ranges(path: Path | str, encoding: str, size: int, *, at_blank_lines: b
     """
     path = Path(path)
     total = file_size(path)
-    if total <= size or path.suffix == ".gz" or not _CUTTABLE.fullmatch(_codec(encoding)):
+    if total <= size or path.suffix in SUFFIXES or not _CUTTABLE.fullmatch(_codec(encoding)):
         return [(0, None)]
     cuts = [0]
-    with _reading(path), open_regular(path) as file:
+    with reading(path), open_regular(path) as file:
         while total - cuts[-1] > size:
             cut = _next_cut(file, cuts[-1] + size, rb"\n\r?\n" if at_blank_lines else rb"\n")
             if cut is None or cut >= total:
@@ -142,7 +160,7 @@ def shard_range(path: Path | str, encoding: str, number: int, shards: int) -> tu
 
     Shards are numbered from 1. Shards of a small file may be empty (start equals stop).
     """
-    if str(path) == "-" or Path(path).suffix == ".gz" or not _CUTTABLE.fullmatch(_codec(encoding)):
+    if str(path) == "-" or Path(path).suffix in SUFFIXES or not _CUTTABLE.fullmatch(_codec(encoding)):
         raise NcelmError(f"{path} cannot be read in shards: give an uncompressed file in UTF-8 or a similar encoding")
     ranges = byte_ranges(path, encoding, max(-(-file_size(Path(path)) // shards), 1), at_blank_lines=False)
     return ranges[number - 1] if number <= len(ranges) else (0, 0)
@@ -150,7 +168,7 @@ def shard_range(path: Path | str, encoding: str, number: int, shards: int) -> tu
 
 def file_size(path: Path) -> int:
     """Return the size of a file in bytes; raise an error if it is not a file."""
-    with _reading(path), open_regular(path) as file:
+    with reading(path), open_regular(path) as file:
         return os.fstat(file.fileno()).st_size
 
 
@@ -170,7 +188,7 @@ def _codec(encoding: str) -> str:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Turn exceptions raised while reading `path` into an `NcelmError` of one line."""
     try:
         yield
@@ -186,7 +204,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _decoded(path: Path, encoding: str, start: int, stop: int | None, on_bytes: OnBytes | None) -> Iterator[str]:
+def decoded(path: Path, encoding: str, start: int, stop: int | None, on_bytes: OnBytes | None) -> Iterator[str]:
     r"""Yield the text of a file in blocks, in which all line ends are \n."""
     decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder(_codec(encoding))(), translate=True)
     lines = 0
@@ -218,10 +236,10 @@ def _blocks(path: Path, start: int, stop: int | None, on_bytes: OnBytes | None) 
             yield block
         yield b""
         return
-    with _reading(path), open_regular(path) as disk:
+    with reading(path), open_regular(path) as disk:
         disk.seek(start)
         size = os.fstat(disk.fileno()).st_size
-        file = open_gzip(disk, path, size) if path.suffix == ".gz" else disk
+        file = open_compressed(disk, path, size)
         left = float("inf") if stop is None else stop - start
         position = start
         while block := file.read(int(min(BLOCK_BYTES, left))):
@@ -245,23 +263,27 @@ def _next_cut(file: IO[bytes], position: int, pattern: bytes) -> int | None:
     return None
 
 
-def _has_too_many_words(line: str) -> bool:
-    return any(count >= MAX_SENTENCE_WORDS for count, _ in enumerate(re.finditer(r"\S+", line)))
+def has_too_many_words(line: str) -> bool:
+    """Return whether a line has more than `MAX_SENTENCE_WORDS` words."""
+    # A word takes at least one character and one blank: the words of short lines need not be counted.
+    return len(line) >= 2 * MAX_SENTENCE_WORDS and any(
+        count >= MAX_SENTENCE_WORDS for count, _ in enumerate(re.finditer(r"\S+", line))
+    )
 
 
-def _line(path: Path, start: int, number: int) -> str:
+def line_name(path: Path, start: int, number: int) -> str:
     """Return the name of line `number` after byte `start`, counted from the beginning of the file."""
     if start == 0:
         return f"line {number:,}"
-    with _reading(path), open_regular(path) as file:
+    with reading(path), open_regular(path) as file:
         while start > 0 and (block := file.read(min(BLOCK_BYTES, start))):
             start -= len(block)
             number += block.count(b"\n")
     return f"line {number:,}"
 
 
-def _line_too_long(path: Path, line: str, limit: str) -> NcelmError:
-    return NcelmError(f"{path}, {line}, has more than {limit}: split it into sentences, one per line")
+def _line_too_long(path: Path, line: str, limit: str, remedy: str = SPLIT) -> NcelmError:
+    return NcelmError(f"{path}, {line}, has more than {limit}: {remedy}")
 
 
 def _binary(path: Path) -> NcelmError:
@@ -274,7 +296,7 @@ def _undecodable(path: Path, encoding: str, start: int, lines: int, error: Unico
     except UnicodeError:  # an encoding that cannot replace characters, such as idna
         good = error.object[: error.start].decode("latin-1")
     number = lines + 1 + len(re.findall("\r\n?|\n", good))
-    byte = f"byte 0x{error.object[error.start]:02x} at {_line(path, start, number)}"
+    byte = f"byte 0x{error.object[error.start]:02x} at {line_name(path, start, number)}"
     if _codec(encoding) == "utf-8":
         return NcelmError(f"{path} is not UTF-8 ({byte}): convert it or pass `encoding` latin-1")
     return NcelmError(f"{path} is not {encoding} ({byte}): convert it or pass the right `encoding`")

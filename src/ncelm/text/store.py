@@ -29,7 +29,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ncelm import __version__
-from ncelm.arguments import check_choice, check_ids, check_int, check_path, check_str
+from ncelm.arguments import INT64_MAX, check_choice, check_ids, check_int, check_path, check_str
 from ncelm.errors import NcelmError
 from ncelm.io.files import open_regular, read_json, write_json
 from ncelm.io.machine import total_memory
@@ -108,6 +108,7 @@ class TokenStore:
     punkt: str | None  # "english" or "train" for prose, None for text with one sentence per line
     splits: dict[str, Split]
     fingerprint: str  # digest of ids, vocabulary, boundary and tokenizer
+    blank_lines: dict[str, int] | None = None  # in the text of each split; None for a store of ncelm 0.1
 
     def __repr__(self) -> str:
         splits = ", ".join(f"{name} {split.tokens:,} tokens" for name, split in self.splits.items())
@@ -120,7 +121,10 @@ class TokenStore:
             return path
         path = check_path("path", path, "a TokenStore or a path")
         about = read_json(path / "store.json", "token store", FORMAT, VERSION, checksum_since=2)
-        vocabulary = Vocabulary.load(path / "vocab.txt")
+        unknown_types = about.get("unknown_types")  # absent in earlier stores
+        valid = unknown_types is None or (type(unknown_types) is int and 0 <= unknown_types <= INT64_MAX)
+        _require(valid, path, "no number of unknown words")
+        vocabulary = Vocabulary.load(path / "vocab.txt", unknown_types)
         dtype = id_dtype(len(vocabulary))
         described = about.get("splits")
         for holds, fault in (
@@ -134,6 +138,7 @@ class TokenStore:
             (about.get("punkt") in (None, "english", "train"), "punkt is wrong"),
             (isinstance(described, dict) and "train" in described, "no training split"),
             (isinstance(described, dict) and set(described) <= set(SPLITS), "unknown splits"),
+            (_are_counts(about.get("blank_lines")), "wrong numbers of blank lines"),
         ):
             _require(holds, path, fault)
         assert isinstance(described, dict)
@@ -150,6 +155,7 @@ class TokenStore:
             punkt=about.get("punkt"),
             splits=splits,
             fingerprint=_fingerprint(about),
+            blank_lines=about.get("blank_lines"),
         )
 
     def split(self, name: str) -> Split:
@@ -279,6 +285,7 @@ def write_description(
     text: TextSettings,
     punkt: str | None,
     splits: dict[str, SplitWriter],
+    blank_lines: dict[str, int],
     settings: dict[str, Any],
 ) -> None:
     """Write store.json. `settings` are the remaining options of `prepare`, for information only."""
@@ -289,9 +296,11 @@ def write_description(
         "dtype": id_dtype(len(vocabulary)).name,
         "vocabulary_size": len(vocabulary),
         "vocabulary_digest": vocabulary.digest,
+        "unknown_types": vocabulary.unknown_types,
         "text": asdict(text),
         "punkt": punkt,
         "splits": {name: split.description() for name, split in splits.items()},
+        "blank_lines": blank_lines,
         "prepared_with": __version__,
         "settings": settings,
     }
@@ -309,6 +318,15 @@ def id_dtype(vocabulary_size: int) -> np.dtype[np.unsignedinteger]:
 def _require(holds: bool, path: Path, fault: str) -> None:
     if not holds:
         raise NcelmError(f"{path / 'store.json'} is damaged ({fault}): prepare the store again")
+
+
+def _are_counts(value: object) -> bool:
+    """Return whether a value from a JSON document is None or has numbers of splits."""
+    if value is None:
+        return True
+    return (
+        isinstance(value, dict) and set(value) <= set(SPLITS) and all(type(n) is int and n >= 0 for n in value.values())
+    )
 
 
 def _open_split(

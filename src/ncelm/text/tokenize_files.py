@@ -17,7 +17,7 @@ from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from ncelm.io.machine import available_cores
 from ncelm.text.readers import OnBytes, byte_ranges, file_size, read_lines, read_prose
 from ncelm.text.sentences import SentenceSplitter
 from ncelm.text.settings import TextSettings
+from ncelm.text.tables import Range, read_document_lines, read_documents, table_ranges
 
 # Prose takes ten times as long as lines: smaller units keep all cores busy until the end.
 LINES_UNIT_BYTES, PROSE_UNIT_BYTES = 32 << 20, 8 << 20
@@ -46,21 +47,50 @@ WORKER_ENVIRONMENT = {
 Progress = Callable[[int, int], None]  # called with the number of bytes read so far, and of all bytes
 
 
+_BLANK_LINES = re.compile(r"^[^\S\n]*\n", re.MULTILINE)
+
+
 # -- one unit --------------------------------------------------------------------------------------------------------
+
+
+class TextFile(NamedTuple):
+    """A file, and how to read it."""
+
+    path: Path
+    encoding: str
+    column: str | None  # of a table; None for plain text
+
+    def prose(self, **options: Any) -> Iterator[str]:
+        """Yield the prose of the file in chunks. The options are those of `read_line_blocks`."""
+        if self.column is None:
+            return read_prose(self.path, self.encoding, **options)
+        return read_documents(self.path, self.column, self.encoding, **options)
+
+    def lines(self, **options: Any) -> Iterator[str]:
+        """Yield the lines of the file, blank ones too. The options are those of `read_line_blocks`."""
+        if self.column is None:
+            return read_lines(self.path, self.encoding, keep_blank=True, **options)
+        return read_document_lines(self.path, self.column, self.encoding, **options)
+
+    def ranges(self, size: int, prose: bool) -> list[Range]:
+        """Return ranges of about `size` bytes that can be read independently."""
+        if self.column is not None:
+            return table_ranges(self.path, self.column, self.encoding, size)
+        total = file_size(self.path)
+        ranges = byte_ranges(self.path, self.encoding, size, at_blank_lines=prose)
+        return [Range(start, stop, (total if stop is None else stop) - start) for start, stop in ranges]
 
 
 @dataclass(frozen=True)
 class Unit:
-    """A file or a range of bytes of a file."""
+    """A file or a range of a file."""
 
     number: int
     split: str
-    path: str
-    start: int
-    stop: int | None
-    bytes: int
-    encoding: str
+    file: TextFile
+    range: Range
     text: TextSettings
+    keep_blank: bool  # a blank line of tokenized text is an empty sentence
     folder: str  # of the unfinished store, with punkt.json and the folder SPILLS
 
     @property
@@ -74,17 +104,23 @@ class Unit:
         return Path(self.folder, SPILLS, f"{self.number}.words")
 
 
-def make_units(files: dict[str, list[Path]], encoding: str, text: TextSettings, folder: Path) -> list[Unit]:
+def make_units(files: dict[str, list[TextFile]], text: TextSettings, keep_blank: bool, folder: Path) -> list[Unit]:
     """Return the units of the files of each split, in order."""
     prose = text.tokenizer == "treebank"
     unit_bytes = PROSE_UNIT_BYTES if prose else LINES_UNIT_BYTES
     units: list[Unit] = []
-    for split, paths in files.items():
-        for path in paths:
-            for start, stop in byte_ranges(path, encoding, unit_bytes, at_blank_lines=prose):
-                size = (file_size(path) if stop is None else stop) - start
-                units.append(Unit(len(units), split, str(path), start, stop, size, encoding, text, str(folder)))
+    for split, some in files.items():
+        for file in some:
+            for each in file.ranges(unit_bytes, prose):
+                units.append(Unit(len(units), split, file, each, text, keep_blank, str(folder)))
     return units
+
+
+class Counts(NamedTuple):
+    """What a unit contains."""
+
+    sentences: int
+    blank_lines: int  # also those that are no sentences
 
 
 class _LocalIds(dict[str, int]):
@@ -95,34 +131,32 @@ class _LocalIds(dict[str, int]):
         return number
 
 
-def tokenize_unit(unit: Unit, splitter: SentenceSplitter | None, on_bytes: OnBytes | None) -> int:
-    """Write the local ids and the words of a unit and return the number of its sentences."""
-    sentences = 0
+def tokenize_unit(unit: Unit, splitter: SentenceSplitter | None, on_bytes: OnBytes | None) -> Counts:
+    """Write the local ids and the words of a unit and return the numbers of its sentences and blank lines."""
+    sentences = blank_lines = 0
     ids = _LocalIds()
     buffer = array("I")
+    where: Any = {"start": unit.range.start, "stop": unit.range.stop, "on_bytes": on_bytes}
     with write_errors(unit.numbers_file), unit.numbers_file.open("wb") as file:
-        for sentence in _sentences(unit, splitter, on_bytes):
-            words = unit.text.words(sentence)
-            if not words:
-                continue
-            buffer.extend(map(ids.__getitem__, words))
-            buffer.append(0)
-            sentences += 1
-            if len(buffer) >= BLOCK_TOKENS:
-                buffer.tofile(file)
-                del buffer[:]
+        for text in unit.file.prose(**where) if splitter else unit.file.lines(**where):
+            if splitter:
+                blank_lines += len(_BLANK_LINES.findall(text))
+            for sentence in splitter.sentences(text) if splitter else (text,):
+                words = unit.text.words(sentence)
+                if not words:
+                    blank_lines += splitter is None
+                    if not unit.keep_blank:
+                        continue
+                buffer.extend(map(ids.__getitem__, words))
+                buffer.append(0)
+                sentences += 1
+                if len(buffer) >= BLOCK_TOKENS:
+                    buffer.tofile(file)
+                    del buffer[:]
         buffer.tofile(file)
+    with write_errors(unit.words_file):
         unit.words_file.write_bytes("\n".join(ids).encode("utf-8", "surrogatepass"))
-    return sentences
-
-
-def _sentences(unit: Unit, splitter: SentenceSplitter | None, on_bytes: OnBytes | None) -> Iterator[str]:
-    where: Any = {"start": unit.start, "stop": unit.stop, "on_bytes": on_bytes}
-    if splitter is None:
-        yield from read_lines(unit.path, unit.encoding, **where)
-    else:
-        for chunk in read_prose(unit.path, unit.encoding, **where):
-            yield from splitter.sentences(chunk)
+    return Counts(sentences, blank_lines)
 
 
 def _splitter_of(unit: Unit) -> SentenceSplitter | None:
@@ -132,15 +166,15 @@ def _splitter_of(unit: Unit) -> SentenceSplitter | None:
 # -- all units -------------------------------------------------------------------------------------------------------
 
 
-def tokenize_units(units: list[Unit], workers: int | None, progress: Progress | None) -> list[int]:
-    """Tokenize all units and return the number of sentences of each.
+def tokenize_units(units: list[Unit], workers: int | None, progress: Progress | None) -> list[Counts]:
+    """Tokenize all units and return the numbers of sentences and blank lines of each.
 
     Args:
         units: what to tokenize.
         workers: the number of processes; None for one per core, or fewer if the text is short.
         progress: called with the number of bytes read so far, and of all bytes.
     """
-    total = sum(unit.bytes for unit in units)
+    total = sum(unit.range.bytes for unit in units)
     if workers is None:
         prose = units[0].text.tokenizer == "treebank"
         workers = min(available_cores(), 1 + total // (PROSE_BYTES_PER_WORKER if prose else LINES_BYTES_PER_WORKER))
@@ -149,7 +183,7 @@ def tokenize_units(units: list[Unit], workers: int | None, progress: Progress | 
     return _tokenize_here(units, total, progress) if counts is None else counts
 
 
-def _tokenize_here(units: list[Unit], total: int, progress: Progress | None) -> list[int]:
+def _tokenize_here(units: list[Unit], total: int, progress: Progress | None) -> list[Counts]:
     done = 0
 
     def on_bytes(count: int) -> None:
@@ -166,8 +200,8 @@ def _tokenize_here(units: list[Unit], total: int, progress: Progress | None) -> 
 # loky does not import the user's script in the workers, as multiprocessing does: scripts need no main guard.
 
 
-def _tokenize_in_workers(units: list[Unit], workers: int, total: int, progress: Progress | None) -> list[int] | None:
-    """Return the number of sentences of each unit, or None if this system cannot start worker processes."""
+def _tokenize_in_workers(units: list[Unit], workers: int, total: int, progress: Progress | None) -> list[Counts] | None:
+    """Return the counts of each unit, or None if this system cannot start worker processes."""
     from concurrent.futures.process import BrokenProcessPool
 
     if sys.stdout is None or sys.stderr is None:  # closed; loky flushes both
@@ -274,7 +308,7 @@ def _exit_with_parent(parent: int) -> None:
     os._exit(1)
 
 
-def _tokenize_in_worker(unit: Unit, number: int, counter_file: Path) -> int:
+def _tokenize_in_worker(unit: Unit, number: int, counter_file: Path) -> Counts:
     """Tokenize a unit and add the bytes that were read to its counter in `counter_file`."""
     counters = np.memmap(counter_file, np.int64, "r+")
 
@@ -284,4 +318,6 @@ def _tokenize_in_worker(unit: Unit, number: int, counter_file: Path) -> int:
     try:
         return tokenize_unit(unit, _splitter, on_bytes)
     except MemoryError:
-        raise NcelmError(f"there is not enough memory to prepare {unit.path}: try again with `workers` 1") from None
+        raise NcelmError(
+            f"there is not enough memory to prepare {unit.file.path}: try again with `workers` 1"
+        ) from None

@@ -37,13 +37,20 @@ class Vocabulary:
     unknown_id = 0
     end_id = 1
 
-    def __init__(self, words: Sequence[str], counts: Sequence[int] | npt.NDArray[np.int64]) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        counts: Sequence[int] | npt.NDArray[np.int64],
+        unknown_types: int | None = None,
+    ) -> None:
         """Create a vocabulary.
 
         Args:
             words: in the order of their ids, beginning with `<unk>` and `</s>`.
             counts: the training count of each word. The count of `<unk>` is the number of unknown tokens, the count of
                 `</s>` the number of sentences.
+            unknown_types: the number of distinct words that `<unk>` stands for; by default, `estimate_unknown_types`
+                estimates it from the counts.
         """
         self.words = tuple(check_strings("words", words))
         self.counts = np.array(check_ints("counts", counts, 0), dtype=np.int64)  # (V,)
@@ -61,6 +68,11 @@ class Vocabulary:
             raise NcelmError(
                 f"`counts` has {len(self.counts):,} numbers for {len(self.words):,} words: give one per word"
             )
+        self.unknown_types = (
+            estimate_unknown_types(int(self.counts[self.unknown_id]), self.counts[self.end_id + 1 :])
+            if unknown_types is None
+            else check_int("unknown_types", unknown_types, 0)
+        )
         try:
             self._text = "\n".join(self.words).encode()
         except UnicodeEncodeError:
@@ -78,7 +90,8 @@ class Vocabulary:
             min_count: words with fewer occurrences become `<unk>`.
             max_size: the largest size, including `<unk>` and `</s>`; the rarest words become `<unk>`.
 
-        The tokens `<unk>`, `</s>` and `<s>` of the text also count as `<unk>`.
+        The tokens `<unk>`, `</s>` and `<s>` of the text also count as `<unk>`. The number of words that a token `<unk>`
+        of the text stands for is estimated.
         """
         check_type("counts", counts, isinstance(counts, Mapping), "a dictionary of words and their counts")
         check_strings("counts", list(counts))
@@ -91,7 +104,11 @@ class Vocabulary:
         kept = kept if max_size is None else kept[: max_size - 2]
         kept_counts = [counts[word] for word in kept]
         unknown = sum(counts.values()) - sum(kept_counts)
-        return cls([UNKNOWN, END, *kept], [unknown, sentences, *kept_counts])
+        removed = sum(1 for word, count in counts.items() if count > 0 and word != UNKNOWN) - np.count_nonzero(
+            kept_counts
+        )
+        unknown_types = int(removed) + estimate_unknown_types(counts.get(UNKNOWN, 0), np.array(kept_counts, np.int64))
+        return cls([UNKNOWN, END, *kept], [unknown, sentences, *kept_counts], unknown_types)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -148,8 +165,11 @@ class Vocabulary:
             file.write(self._file_content())
 
     @classmethod
-    def load(cls, path: Path | str) -> "Vocabulary":
-        """Return the vocabulary that `save` wrote. The content is validated."""
+    def load(cls, path: Path | str, unknown_types: int | None = None) -> "Vocabulary":
+        """Return the vocabulary that `save` wrote. The content is validated.
+
+        The file does not have the number of words that `<unk>` stands for: `unknown_types` is that of the constructor.
+        """
         path = check_path("path", path)
         content = read_bytes(path)
         if not content:
@@ -176,4 +196,26 @@ class Vocabulary:
             words[word] = int(count)
         if len(words) < 2:
             raise NcelmError(f"{path} is truncated: a vocabulary begins with {UNKNOWN} and {END}")
-        return cls(list(words), list(words.values()))
+        return cls(list(words), list(words.values()), unknown_types)
+
+
+def estimate_unknown_types(tokens: int, counts: npt.NDArray[np.int64]) -> int:
+    """Return an estimate of the number of distinct words that occur as `tokens` tokens `<unk>` in a text.
+
+    `counts` are the counts of the words that are not unknown, (n,). By Zipf's law, the share of the words of a text
+    that occur m times is 1 / (m (m + 1)). If words that occur fewer than c times are unknown, there are therefore
+
+        tokens · (1 − 1/c) / (1/2 + 1/3 + … + 1/c)
+
+    of them. The most frequent of the `counts` is taken for c, because the shares decrease with m: a few rarer words, as
+    in the Penn Treebank, do not change it. The estimate is 0 without unknown tokens, and at least 1 with them.
+
+    >>> estimate_unknown_types(45_020, np.array([1, 5, 6, 6, 6, 7, 7, 100]))
+    25874
+    """
+    if tokens == 0:
+        return 0
+    seen = counts[counts > 0]
+    values, frequencies = np.unique(seen, return_counts=True)  # values are sorted: of equal frequencies, the lowest
+    lowest = min(max(int(values[frequencies.argmax()]), 2), 1000) if seen.size else 2  # at most 1,000 terms are added
+    return max(round(tokens * (1 - 1 / lowest) / float((1 / np.arange(2, lowest + 1)).sum())), 1)

@@ -37,6 +37,7 @@ class TrainingState:
     best_epoch: int = 0  # 0: there is no model yet
     seconds: float = 0.0  # of training, without validation
     seconds_at_epoch: float = 0.0  # the same at the start of this epoch
+    validation_seconds: float = 0.0
     metrics_bytes: int = 0  # size of metrics.jsonl
     metrics_sha256: str = ""  # of these bytes; empty in a checkpoint of version 1 or 2
     finished: bool = False
@@ -51,7 +52,7 @@ class TrainingState:
     @classmethod
     def from_dict(cls, content: Any) -> "TrainingState":
         """Return the state that `asdict` made. Raise TypeError or ValueError if it has other fields or wrong types."""
-        values = {"metrics_sha256": "", **content}
+        values = {"metrics_sha256": "", "validation_seconds": 0.0, **content}  # not in earlier versions
         if set(values) != {each.name for each in fields(cls)}:
             raise ValueError("other fields")
         values["schedule"] = ScheduleState(**values["schedule"])
@@ -61,7 +62,8 @@ class TrainingState:
         counts = [state.epoch, state.step, state.best_epoch, state.metrics_bytes, state.workers]
         counts.append(schedule.epochs_without_improvement)
         perplexities = [p for p in (schedule.last_perplexity, schedule.best_perplexity) if p is not None]
-        numbers = (state.loss_sum, schedule.learning_rate, state.seconds, state.seconds_at_epoch, *perplexities)
+        seconds = (state.seconds, state.seconds_at_epoch, state.validation_seconds)
+        numbers = (state.loss_sum, schedule.learning_rate, *seconds, *perplexities)
         if not (
             all(type(count) is int and count >= 0 for count in counts)
             and all(map(is_finite_number, numbers))
@@ -72,11 +74,11 @@ class TrainingState:
             raise ValueError("impossible values")
         return state
 
-    def is_possible(self, epochs: int, steps_per_epoch: int, learning_rate: float) -> bool:
+    def is_possible(self, epochs: float, steps_per_epoch: int, learning_rate: float) -> bool:
         """Return whether a run of this length, which starts with this learning rate, can be in this state."""
         return (
             0.0 <= self.schedule.learning_rate <= learning_rate  # a schedule only lowers it
-            and self.epoch <= epochs
+            and self.epoch < epochs + 1  # the last epoch may be a part of one
             and self.step <= steps_per_epoch
             and self.best_epoch <= self.epoch
             and (self.finished or self.epoch < epochs)
@@ -181,6 +183,22 @@ def restore_carried(arrays: Arrays, shapes: Shapes, path: Path) -> Arrays:
     return carried
 
 
+def former_config(out: Path) -> TrainConfig | None:
+    """Return the configuration of an existing run of a model that `train` makes; None if there is none."""
+    if not (out / run.CONFIG).exists():
+        return None
+    content = run.read_config(out)
+    return _config_of(out, content) if content["kind"] in get_args(Architecture) else None
+
+
+def _config_of(out: Path, content: dict[str, Any]) -> TrainConfig:
+    try:
+        read = config_from_version_1 if content["version"] == 1 else TrainConfig.from_dict
+        return read(content.get("config"))
+    except NcelmError as error:
+        raise run.damaged_config(out) from error
+
+
 def check_same_run(out: Path, store: TokenStore, config: TrainConfig, workers: int) -> None:
     """Raise NcelmError unless a run was started with this store and these options."""
     former = run.read_config(out)
@@ -190,11 +208,7 @@ def check_same_run(out: Path, store: TokenStore, config: TrainConfig, workers: i
         raise run.damaged_config(out)
     if former["store"].get("fingerprint") != store.fingerprint:
         raise NcelmError(f"{out} was trained on another token store: resume it with the store it was started with")
-    try:
-        read = config_from_version_1 if former["version"] == 1 else TrainConfig.from_dict
-        was, now = to_flat(read(former.get("config"))), to_flat(config)
-    except NcelmError as error:
-        raise run.damaged_config(out) from error
+    was, now = to_flat(_config_of(out, former)), to_flat(config)
     for name in OPTIONS:
         if name == "sync_interval" and workers == 1:  # has no effect
             continue

@@ -42,6 +42,7 @@ from ncelm.training.parts import (
     Sgd,
     UniformNoise,
     UnigramNoise,
+    Validation,
 )
 
 __all__ = [
@@ -71,6 +72,7 @@ __all__ = [
     "TrainConfig",
     "UniformNoise",
     "UnigramNoise",
+    "Validation",
 ]
 
 EngineName = Literal["compiled", "torch"]
@@ -89,6 +91,7 @@ UNIONS: dict[str, dict[str, type]] = {
 PARTS: dict[str, type] = {
     "model": ModelConfig,
     "regularization": Regularization,
+    "validation": Validation,
     "init": Init,
     "distributed": Distributed,
 }
@@ -104,6 +107,7 @@ class TrainConfig:
     optimizer: Optimizer = field(default_factory=Adagrad)
     schedule: Schedule = field(default_factory=Linear)
     regularization: Regularization = field(default_factory=Regularization)
+    validation: Validation = field(default_factory=Validation)
     init: Init = field(default_factory=Init)
     distributed: Distributed = field(default_factory=Distributed)
     learning_rate: float = 0.1  # of word vectors and biases; gradients are summed over a minibatch

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -20,17 +20,20 @@ from ncelm.io import array_files, run, signals
 from ncelm.io.machine import available_cores
 from ncelm.io.metrics import Metrics
 from ncelm.kernels.threads import Team
-from ncelm.models import evaluate
+from ncelm.progress import training_shown
 from ncelm.text.store import TokenStore
 from ncelm.training import diagnostics, recipes
-from ncelm.training.backend import Engine, memory_bytes
-from ncelm.training.checkpoint import Snapshot, write_checkpoint
+from ncelm.training.adaptive import Choice, choose
+from ncelm.training.backend import Engine, TrainedModel, memory_bytes
+from ncelm.training.checkpoint import Snapshot, former_config, write_checkpoint
 from ncelm.training.config import ImportanceSampling, TrainConfig
 from ncelm.training.diagnostics import Divergence, WeightTrace
 from ncelm.training.reduction import LossReduction
-from ncelm.training.schedule import after_validation, is_finished, learning_rates
+from ncelm.training.schedule import ScheduleState, after_validation, is_finished, learning_rates
 from ncelm.training.setup import Setup, check_arguments
 from ncelm.training.start import start
+from ncelm.training.tracking import check_track, track_training
+from ncelm.training.validation import evaluate_sample
 
 __all__ = ["Progress", "memory_bytes", "train"]
 
@@ -40,7 +43,7 @@ class Progress:
     """The progress of training, after every call of the engine and after every epoch."""
 
     epoch: int  # the first is 1
-    epochs: int
+    epochs: float
     words: int  # of this epoch
     words_per_epoch: int
     loss: float  # mean over this epoch so far
@@ -54,11 +57,13 @@ def train(
     config: TrainConfig | None = None,
     *,
     recipe: str | None = None,
+    minutes: float | None = None,
     threads: int | None = None,
     resume: bool = False,
     checkpoint_minutes: float = 5.0,
     watch: Sequence[str] = (),
-    progress: Callable[[Progress], None] | None = None,
+    progress: bool | Callable[[Progress], None] | None = True,
+    track: str | Sequence[str] = (),
     **changes: Any,
 ) -> dict[str, Any]:
     """Train a model on a token store, write it to the directory `out`, and return the last record of its metrics.
@@ -66,31 +71,77 @@ def train(
     Args:
         store: token store, or its path.
         out: run directory. It must not exist, unless `resume` is set.
-        config: configuration.
-        recipe: instead of `config`, the name of a recipe (`ncelm.training.recipes`), such as "ptb-fast".
+        config: configuration. Without it and without `recipe`, it is chosen from the size of the text and `minutes`
+            (`ncelm.training.adaptive`).
+        recipe: instead of `config`, the name of a recipe (`ncelm.training.recipes`), such as "paper/ptb-fast".
+        minutes: time for training and validation. Without it, the model is trained as long as it improves much.
         threads: number of threads; all cores by default. The result does not depend on it.
         resume: continue from the last checkpoint, to the same result, or start if there is none.
         checkpoint_minutes: time between checkpoints within an epoch. There is one after each epoch in any case.
         watch: splits whose perplexity is recorded after each epoch. Training does not depend on it.
-        progress: called after every call of the engine and after every epoch.
+        progress: True for a bar or lines in a log, False for none (see `ncelm.progress`), or a function that is called
+            after every call of the engine and after every epoch.
+        track: one or several of "tensorboard", "wandb" and "trackio", to which metrics are logged
+            (`ncelm.training.tracking`).
         changes: options by flat name (`ncelm.training.options`): train(…, dim=50, loss="ml").
 
     Ctrl-C and SIGTERM write a checkpoint before KeyboardInterrupt or its subclass `ncelm.errors.Terminated` is raised.
     """
     check_arguments(store, out, config, threads, resume, checkpoint_minutes, progress)
-    if recipe is not None:
-        if config is not None:
-            raise ArgumentError("`recipe` is the name of a configuration: give either `recipe` or `config`, not both")
-        config = recipes.recipe(recipe)
-    config = (config or TrainConfig()).with_changes(**changes)
+    trackers = check_track(track)
     store = TokenStore.open(store)
     if threads is None:
         threads = max(available_cores() // collective.local_world_size(), 1)
+    adaptive = config is None and recipe is None
+    choice = configure(store, out, config, recipe=recipe, minutes=minutes, threads=threads, resume=resume, **changes)
+    config = choice.config
     team = Team(threads)  # validates the number of threads, before anything is written
     setup = Setup.create(store, Path(out), config, watch, collective.current())
     with ExitStack() as stack:
-        loop = Loop(setup, start(setup, resume, stack), team, 60.0 * checkpoint_minutes, progress)
-        return loop.run()
+        snapshot = start(setup, resume, stack)
+        introduction = choice.explanation if adaptive else ""
+        shown = stack.enter_context(training_shown(progress, introduction))
+        report = stack.enter_context(track_training(trackers, setup, snapshot.state, shown))
+        return Loop(setup, snapshot, team, 60.0 * checkpoint_minutes, report).run()
+
+
+def configure(
+    store: TokenStore,
+    out: Path | str,
+    config: TrainConfig | None = None,
+    *,
+    recipe: str | None = None,
+    minutes: float | None = None,
+    threads: int | None = None,
+    resume: bool = False,
+    **changes: Any,
+) -> Choice:
+    """Return the configuration that `train` uses for these arguments, and a line that explains it.
+
+    A run that is resumed keeps the options it was started with, unless `config` or `recipe` is given.
+    """
+    if recipe is not None and config is not None:
+        raise ArgumentError("`recipe` is the name of a configuration: give either `recipe` or `config`, not both")
+    if config is None and recipe is None:
+        former = former_config(Path(out)) if resume or collective.restarted() else None
+        if former is not None:
+            return Choice(former.with_changes(**changes), "")
+        if minutes is not None and collective.started_by_torchrun():
+            raise ArgumentError("`minutes` goes with one process: leave it out with torchrun, and give `epochs`")
+        return choose(store, minutes=minutes, threads=threads, **changes)
+    if minutes is not None:
+        raise ArgumentError("`minutes` goes with adaptive defaults: leave `recipe` and `config` out, or give `epochs`")
+    config = (config or recipes.recipe(recipe or "")).with_changes(**changes)
+    return Choice(config, f"recipe {recipe}" if recipe else "as given")
+
+
+class _Evaluated(NamedTuple):
+    """The result of a model on held-out text."""
+
+    perplexity: float
+    log_z_mean: float
+    log_z_std: float
+    seconds: float
 
 
 class Loop:
@@ -152,15 +203,15 @@ class Loop:
     def _run_epoch(self, engine: Engine, request: signals.StopRequest) -> None:
         """Run the remaining minibatches of an epoch."""
         setup, state, group = self.setup, self.state, self.setup.collective
-        config, steps, sync_steps, calls = setup.config, setup.steps_per_epoch, setup.sync_steps, 0
+        config, steps, sync_steps, calls = setup.config, setup.steps_of(state.epoch), setup.sync_steps, 0
         while state.step < steps:
             n = min(engine.planned, steps - state.step)
             if group.size > 1:
                 n = min(n, sync_steps - state.step % sync_steps)
             began = time.perf_counter()
-            updates_done = state.epoch * steps + state.step + np.arange(n)
+            updates_done = state.epoch * setup.steps_per_epoch + state.step + np.arange(n)
             rate = state.schedule.learning_rate
-            rates = learning_rates(config.schedule, config.optimizer, rate, updates_done, steps)
+            rates = learning_rates(config.schedule, config.optimizer, rate, updates_done, setup.steps_per_epoch)
             losses = engine.run(state.epoch, state.step, rates, rates * config.matrix_lr_scale)
             state.step += n
             calls += 1
@@ -235,14 +286,14 @@ class Loop:
     def _end_epoch(self, request: signals.StopRequest) -> None:
         """Validate, write the model if it is the best, the metrics and a checkpoint."""
         state, setup, group = self.state, self.setup, self.setup.collective
-        parameters, seconds = self.snapshot.model.arrays(), state.epoch_seconds
+        parameters, seconds, words = self.snapshot.model.arrays(), state.epoch_seconds, setup.words_of(state.epoch)
         record: dict[str, Any] = {
             "epoch": state.epoch + 1,
-            "loss": state.loss_sum / setup.tokens,
+            "loss": state.loss_sum / words,
             "learning_rate": state.schedule.learning_rate,
-            "words": setup.tokens,
+            "words": words,
             "seconds": state.seconds,
-            "words_per_second": setup.tokens / seconds if seconds > 1e-9 else None,  # a checkpoint is not trusted
+            "words_per_second": words / seconds if seconds > 1e-9 else None,  # a checkpoint is not trusted
         }
         if (c := self.snapshot.log_normalizers).size:
             mean, std = float(c.mean()), float(c.std())
@@ -252,26 +303,28 @@ class Loop:
             self._diverged("some parameters are not finite or too large")
         if group.size > 1:
             record |= {"workers": group.size, "bytes_sent": group.bytes_sent}
-        best = True
-        if "valid" in setup.store.splits:
-            record |= self._evaluate("valid", request)
-        for name in setup.watch:
-            record |= {f"{name}_perplexity": self._evaluate(name, request)[f"{name}_perplexity"]}
-        # From here on nothing is interrupted: the state changes.
-        if "valid" in setup.store.splits:
-            perplexity = record["valid_perplexity"]
-            if problem := diagnostics.validation_problem(perplexity, setup.vocabulary_size):
+        schedule, best, epoch = state.schedule, True, state.epoch + 1
+        if setup.is_validated(epoch):
+            record |= self._validate(request)
+            if problem := diagnostics.validation_problem(record["valid_perplexity"], setup.vocabulary_size):
                 self._diverged(problem)
-            state.schedule, best = after_validation(state.schedule, setup.config.schedule, perplexity)
+            schedule, best = after_validation(schedule, setup.config.schedule, record["valid_perplexity"])
+        elif "valid" in setup.store.splits:
+            best = False
+        for name in setup.watch:
+            record |= {f"{name}_perplexity": self._evaluate(self.snapshot.model, name, request).perplexity}
+        finished = is_finished(schedule, setup.config.schedule, epoch)
+        if finished and "valid" in setup.store.splits:
+            record |= self._validate_result(schedule, best, request)
+        # From here on nothing is interrupted: the state changes.
         self.trace.clear()
-        state.epoch += 1
+        state.schedule, state.epoch, state.finished = schedule, epoch, finished
         state.step, state.loss_sum, state.seconds_at_epoch = 0, 0.0, state.seconds
         if best:
             state.best_epoch = state.epoch
             if group.rank == 0:
                 array_files.write_arrays(setup.out / run.MODEL, parameters, {"kind": setup.config.model.architecture})
-        state.finished = is_finished(state.schedule, setup.config.schedule, state.epoch)
-        record |= {"best_epoch": state.best_epoch, "finished": state.finished}
+        record |= {"best_epoch": state.best_epoch, "finished": finished}
         self.last_record = record
         if group.rank == 0:
             self.metrics.append(record)
@@ -279,16 +332,52 @@ class Loop:
         self._checkpoint()
         self._report(record)
 
-    def _evaluate(self, name: str, request: signals.StopRequest) -> dict[str, float]:
-        """Return perplexity and log-normalizer statistics of a split. Rank 0 evaluates.
+    def _validate(self, request: signals.StopRequest) -> dict[str, Any]:
+        """Return the fields of a record on the sample of the validation text."""
+        found = self._evaluate(self.snapshot.model, "valid", request, self.setup.valid_words)
+        self.state.validation_seconds += found.seconds
+        return {
+            "valid_perplexity": found.perplexity,
+            "valid_log_z_mean": found.log_z_mean,
+            "valid_log_z_std": found.log_z_std,
+            "valid_words": self.setup.valid_words,
+            "validation_seconds": self.state.validation_seconds,
+        }
+
+    def _validate_result(self, schedule: ScheduleState, best: bool, request: signals.StopRequest) -> dict[str, Any]:
+        """Return the fields of the last record: the best model on the whole validation text."""
+        setup = self.setup
+        if setup.valid_words == setup.final_valid_words:
+            return {"best_valid_perplexity": schedule.best_perplexity, "best_valid_words": setup.valid_words}
+        model = self.snapshot.model if best else self._best_model()
+        found = self._evaluate(model, "valid", request, setup.final_valid_words)
+        return {
+            "best_valid_perplexity": found.perplexity,
+            "best_valid_words": setup.final_valid_words,
+            "evaluation_seconds": found.seconds,
+        }
+
+    def _best_model(self) -> TrainedModel:
+        """Return the model with the lowest validation perplexity so far, which is in the run directory of rank 0."""
+        setup = self.setup
+        if setup.collective.rank > 0:  # it does not evaluate
+            return self.snapshot.model
+        arrays, _ = array_files.read_arrays(setup.out / run.MODEL, setup.shapes.parameters)
+        return setup.model_class.from_arrays(setup.config.model, arrays)
+
+    def _evaluate(
+        self, model: TrainedModel, name: str, request: signals.StopRequest, words: int | None = None
+    ) -> "_Evaluated":
+        """Return the result of a model on a split, or on a sample of it. Rank 0 evaluates.
 
         A request to stop ends the evaluation. A resumed run starts with it.
         """
-        found = [0.0, 0.0, 0.0, 0.0]
+        began, found = time.perf_counter(), [0.0] * 4
         if self.setup.collective.rank == 0:
             try:
                 with request.immediate():
-                    result = evaluate.evaluate_split(self.snapshot.model, self.setup.store, name, self.team)
+                    words = words or self.setup.store.split(name).tokens
+                    result = evaluate_sample(model, self.setup.store, name, words, self.team)
                 found = [result.perplexity, result.log_z_mean, result.log_z_std, 0.0]
             except KeyboardInterrupt:
                 found[-1] = 1.0
@@ -296,7 +385,8 @@ class Loop:
         if stopped:
             self._checkpoint()
             self._stop(request)
-        return dict(zip((f"{name}_perplexity", f"{name}_log_z_mean", f"{name}_log_z_std"), found, strict=True))
+        perplexity, log_z_mean, log_z_std = found
+        return _Evaluated(perplexity, log_z_mean, log_z_std, time.perf_counter() - began)
 
     def _checkpoint(self) -> None:
         """Write a checkpoint. Rank 0 does."""
@@ -323,7 +413,7 @@ class Loop:
         if self.progress is None:
             return
         state, setup = self.state, self.setup
-        words = setup.tokens if record else min(state.step * setup.step_words, setup.tokens)
+        words = record["words"] if record else min(state.step * setup.step_words, setup.tokens)
         self.progress(
             Progress(
                 epoch=record["epoch"] if record else state.epoch + 1,

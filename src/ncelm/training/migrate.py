@@ -57,6 +57,8 @@ def config_from_version_1(content: Any) -> TrainConfig:
     used = {name: value for name, value in flat.items() if name in chosen or goes_with(OPTIONS[name], chosen)}
     if chosen["loss"] == "ml":
         used.pop("noise", None)
+    if chosen["schedule"] == "linear":  # had no early stopping
+        used.pop("patience", None)
     try:
         return from_flat({"model": ModelConfig.from_dict(content.get("model", {})), **used})
     except NcelmError as error:

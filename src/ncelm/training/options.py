@@ -76,7 +76,8 @@ _DECLARED: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("max_samples", "loss.max_samples", "Maximum number of samples with --min-effective-samples."),
     ),
     "optimizer and schedule": (
-        ("epochs", "schedule.epochs", "Number of epochs; with --schedule halve the maximum number."),
+        ("epochs", "schedule.epochs",
+         "Number of epochs, which may have a fraction; with --schedule halve the maximum number."),
         ("learning_rate", "learning_rate",
          "Learning rate of word vectors and biases. Gradients are summed over a minibatch."),
         ("batch_size", "batch_size", "Number of words in a minibatch."),
@@ -94,7 +95,8 @@ _DECLARED: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("adam_beta2", "optimizer.beta2", "Decay rate of Adam's second-moment estimates."),
         ("adam_epsilon", "optimizer.epsilon", "Term added to the denominator of Adam's updates."),
         ("patience", "schedule.patience",
-         "Stop after this number of successive epochs without improvement of validation perplexity."),
+         "Early stopping: stop after this number of successive validations without improvement of validation "
+         "perplexity; with --schedule linear 0 for never."),
         ("min_improvement", "schedule.min_improvement",
          "Relative decrease of validation perplexity that counts as an improvement."),
         ("seed", "seed", "Seed of all random numbers. The same seed gives the same model."),
@@ -105,6 +107,14 @@ _DECLARED: dict[str, tuple[tuple[str, str, str], ...]] = {
         ("weight_decay_per_epoch", "regularization.weight_decay_per_epoch",
          "L2 weight decay divided by the expected number of updates of a row in an epoch, so that rows of rare "
          "and of frequent words decay alike."),
+    ),
+    "validation": (
+        ("validation_interval", "validation.interval", "Number of epochs between two validations."),
+        ("validation_words", "validation.words",
+         "Number of words of the validation text that are evaluated during training; 0 for as many as take less than "
+         "a tenth of the time."),
+        ("final_validation_words", "validation.final_words",
+         "Number of words of the validation text that are evaluated at the end; 0 for all."),
     ),
     "initialisation": (
         ("init_std", "init.std", "Standard deviation of the initial word vectors."),
@@ -176,9 +186,9 @@ def to_flat(config: TrainConfig) -> dict[str, Any]:
 def from_flat(flat: Mapping[str, Any], base: TrainConfig | None = None) -> TrainConfig:
     """Return `base` with the options in `flat` changed.
 
-    A new loss, noise, optimizer or schedule keeps the fields that it shares with the former one; its other fields have
-    defaults. An option that does not go with the alternatives chosen is an error. A nested field may be given as a
-    whole: model=ModelConfig(…), loss=NCE(…).
+    A new loss, noise, optimizer or schedule keeps the fields that it shares with the former one, if they were changed
+    there; its other fields have defaults. An option that does not go with the alternatives chosen is an error. A nested
+    field may be given as a whole: model=ModelConfig(…), loss=NCE(…).
     """
     base = base or TrainConfig()
     whole = {name: value for name, value in flat.items() if name in PARTS or _is_alternative(name, value)}
@@ -213,10 +223,12 @@ def _is_alternative(slot: str, value: Any) -> bool:
 
 
 def _switched(slot: str, former: Any, tag: Any) -> Any:
-    """Return the alternative with this tag, with the fields that it shares with the former one."""
+    """Return the alternative with this tag, with the fields that were changed in the former one and that it shares."""
     alternative = UNIONS[slot][check_choice(slot, tag, UNIONS[slot])]
+    default = type(former)()
     shared = {each.name for each in fields(alternative)} & set(vars(former))
-    return alternative(**{name: getattr(former, name) for name in shared})
+    changed = {name for name in shared if getattr(former, name) != getattr(default, name)}
+    return alternative(**{name: getattr(former, name) for name in changed})
 
 
 def goes_with(option: Option, chosen: Mapping[str, str]) -> bool:

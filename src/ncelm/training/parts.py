@@ -201,19 +201,18 @@ Optimizer = Sgd | Adagrad | Adam
 # -- learning-rate schedules -----------------------------------------------------------------------------------------
 
 
-def _set_epochs(schedule: object, epochs: object) -> None:
-    set_checked(schedule, "epochs", check_int("epochs", epochs, 1, 1_000_000))
-
-
 @dataclass(frozen=True)
 class Linear:
-    """The learning rate decays linearly to zero over all epochs."""
+    """The learning rate decays linearly to zero over all epochs; early stopping if `patience` is given."""
 
     name: ClassVar[str] = "linear"
-    epochs: int = 5
+    epochs: float = 5  # 2.5: training ends in the middle of the third epoch
+    patience: int = 0  # epochs without improvement before training stops; 0: never
 
     def __post_init__(self) -> None:
-        _set_epochs(self, self.epochs)
+        epochs = check_float("epochs", self.epochs, 0, 1_000_000, positive=True)
+        set_checked(self, "epochs", int(epochs) if epochs.is_integer() else epochs)
+        set_checked(self, "patience", check_int("patience", self.patience, 0, 1_000_000_000))
 
 
 @dataclass(frozen=True)
@@ -226,7 +225,9 @@ class Halve:
     min_improvement: float = 0.001  # relative decrease of validation perplexity that counts as an improvement
 
     def __post_init__(self) -> None:
-        _set_epochs(self, self.epochs)
+        epochs: float = self.epochs
+        whole = isinstance(epochs, float) and epochs.is_integer()
+        set_checked(self, "epochs", check_int("epochs", int(epochs) if whole else epochs, 1, 1_000_000))
         set_checked(self, "patience", check_int("patience", self.patience, 1, 1_000_000_000))
         set_checked(self, "min_improvement", check_float("min_improvement", self.min_improvement, 0, 1))
 
@@ -250,6 +251,20 @@ class Regularization:
         for name in ("weight_decay", "weight_decay_per_epoch", "clip_norm"):
             set_checked(self, name, check_float(name, getattr(self, name), 0, 1e6))
         set_checked(self, "dropout", check_float("dropout", self.dropout, 0, 0.9))
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Validation during training, on a sample of the validation text, and at the end."""
+
+    interval: int = 1  # epochs between two validations
+    words: int = 0  # words of the validation text that are evaluated; 0: as many as take little time
+    final_words: int = 0  # words that are evaluated at the end; 0: all
+
+    def __post_init__(self) -> None:
+        set_checked(self, "interval", check_int("validation_interval", self.interval, 1, 1_000_000))
+        set_checked(self, "words", check_int("validation_words", self.words, 0, 1_000_000_000_000))
+        set_checked(self, "final_words", check_int("final_validation_words", self.final_words, 0, 1_000_000_000_000))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from ncelm.models.ngram.estimate import estimate
 from ncelm.noise import Noise
 from ncelm.text.prepare import prepare
 from ncelm.text.store import TokenStore
+from ncelm.training.adaptive import default_config
 from ncelm.training.config import TrainConfig
 from ncelm.training.loop import train
 from ncelm.training.recipes import RECIPES
@@ -35,14 +36,17 @@ def targets(everything: bool) -> list[tuple[str, Callable[[], None]]]:
     """The names of what can be compiled, and functions that compile it.
 
     Args:
-        everything: all recipes and n-gram models; otherwise the default recipe and scoring.
+        everything: all recipes and n-gram models; otherwise training with default options, and scoring.
     """
-    recipes: dict[Any, str] = {}  # one for each set of kernels
-    for name, make in RECIPES.items():
-        if make().backend == "compiled" and (everything or name == "default"):
-            recipes.setdefault(_kernel_types(make()), name)
+    configs = {"default options": default_config(1_000_000, 10_000)}
+    if everything:
+        configs |= {f"recipe {name}": make() for name, make in RECIPES.items()}
+    chosen: dict[Any, str] = {}  # one for each set of kernels
+    for name, config in configs.items():
+        if config.backend == "compiled":
+            chosen.setdefault(_kernel_types(config), name)
     found: list[tuple[str, Callable[[], None]]] = [
-        (f"training, recipe {name}", partial(_train, RECIPES[name]())) for name in recipes.values()
+        (f"training, {name}", partial(_train, configs[name])) for name in chosen.values()
     ]
     found += [(f"scoring, {matrices} matrices", partial(_score, matrices)) for matrices in ("full", "diagonal")]
     return [*found, ("n-gram models and ARPA files", _ngram)] if everything else found

@@ -1,6 +1,7 @@
-"""Named, complete configurations. A recipe is a starting point; any option given with it overrides it.
+"""Named, complete configurations of the paper's experiments. Any option given with a recipe overrides it.
 
-The rows of the paper's tables are in `ncelm.paper.rows`.
+Without a recipe, the configuration is chosen from the size of the text (`ncelm.training.adaptive`). The rows of the
+paper's tables are in `ncelm.paper.rows`.
 """
 
 from collections.abc import Callable
@@ -9,11 +10,6 @@ from ncelm.arguments import check_str
 from ncelm.errors import NcelmError
 from ncelm.models.log_bilinear import ModelConfig
 from ncelm.training.config import NCE, Adagrad, Halve, Init, Linear, PowerNoise, Regularization, Sgd, TrainConfig
-
-
-def default() -> TrainConfig:
-    """A first model of any text: four context words, five epochs of Adagrad, a low learning rate."""
-    return TrainConfig()
 
 
 def ptb_nce() -> TrainConfig:
@@ -124,23 +120,30 @@ def holmes(context: int = 10, dim: int = 100, context_after: int = 0) -> TrainCo
     )
 
 
+PREFIX = "paper/"
 RECIPES: dict[str, Callable[[], TrainConfig]] = {
-    "default": default,
-    "ptb-nce": ptb_nce,
-    "ptb-ml": ptb_ml,
-    "ptb-fast": ptb_fast,
-    "ptb-shared": ptb_shared,
-    "ptb-quick": ptb_quick,
-    "ptb-best": ptb_best,
-    "ptb-lstm": ptb_lstm,
-    "ptb-feed-forward": ptb_feed_forward,
-    "ptb-maximum-entropy": ptb_maximum_entropy,
-    "holmes": holmes,
+    PREFIX + name: make
+    for name, make in {
+        "ptb-nce": ptb_nce,
+        "ptb-ml": ptb_ml,
+        "ptb-fast": ptb_fast,
+        "ptb-shared": ptb_shared,
+        "ptb-quick": ptb_quick,
+        "ptb-best": ptb_best,
+        "ptb-lstm": ptb_lstm,
+        "ptb-feed-forward": ptb_feed_forward,
+        "ptb-maximum-entropy": ptb_maximum_entropy,
+        "holmes": holmes,
+    }.items()
 }
 
 
 def recipe(name: str) -> TrainConfig:
-    """Return the configuration of this name."""
-    if check_str("name", name) not in RECIPES:
-        raise NcelmError(f"there is no recipe {name!r}: choose one of {', '.join(RECIPES)}")
-    return RECIPES[name]()
+    """Return the configuration of this name; "ptb-fast" is short for "paper/ptb-fast"."""
+    full = PREFIX + check_str("name", name).removeprefix(PREFIX)
+    if full not in RECIPES:
+        raise NcelmError(
+            f"there is no recipe {name!r}: choose one of {', '.join(RECIPES)}, or none for options that are chosen "
+            "from the text"
+        )
+    return RECIPES[full]()

@@ -1,5 +1,6 @@
 """Learning rates and early stopping: pure functions of the configuration and of validation perplexities."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,13 +18,18 @@ class ScheduleState:
     epochs_without_improvement: int = 0
 
 
+def total_steps(schedule: Schedule, steps_per_epoch: int) -> int:
+    """Return the number of minibatches of a run without early stopping, at least 1."""
+    return math.ceil(schedule.epochs * steps_per_epoch)
+
+
 def learning_rates(
     schedule: Schedule, optimizer: Optimizer, learning_rate: float, updates_done: np.ndarray, steps_per_epoch: int
 ) -> np.ndarray:
     """Return the learning rate of each update, (n,) float64, given the number of updates before it, (n,)."""
     rates = np.full(len(updates_done), float(learning_rate))
     if isinstance(schedule, Linear):
-        rates *= 1.0 - updates_done / (steps_per_epoch * schedule.epochs)
+        rates *= 1.0 - updates_done / total_steps(schedule, steps_per_epoch)
     # The first updates of adaptive optimizers have the size of the learning rate in every coordinate, whatever the
     # gradient is. Without warm-up a small model diverges.
     return rates * np.minimum((updates_done + 1) / getattr(optimizer, "warmup_steps", 1), 1.0)
@@ -49,6 +55,6 @@ def after_validation(state: ScheduleState, schedule: Schedule, perplexity: float
 
 def is_finished(state: ScheduleState, schedule: Schedule, epochs_done: int) -> bool:
     """Return whether training ends after this number of epochs: all epochs are done, or early stopping applies."""
-    if isinstance(schedule, Halve) and state.epochs_without_improvement >= schedule.patience:
+    if schedule.patience and state.epochs_without_improvement >= schedule.patience:
         return True
     return epochs_done >= schedule.epochs

@@ -4,23 +4,27 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ncelm import __version__
-from ncelm.arguments import check_bool, check_callable, check_float, check_path, check_strings, check_type
+from ncelm.arguments import check_bool, check_float, check_path, check_strings, check_type
 from ncelm.distributed.collective import Collective, local_world_size
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.machine import check_memory
 from ncelm.kernels.threads import check_threads
 from ncelm.noise import BigramNoise, Noise, noise_of
+from ncelm.progress import check_progress
 from ncelm.text.store import TokenStore, store_or_path
 from ncelm.training.backend import Backend, ModelClass, backend_of, index_contexts, model_class
 from ncelm.training.checkpoint import SnapshotShapes
 from ncelm.training.config import Adam, Halve, TrainConfig
+from ncelm.training.schedule import total_steps
+from ncelm.training.validation import sample_size
 
 # Default synchronisation interval: 1/500 of the text; in small texts 10,000 words, but not over 1/90 of the text
 SYNCS_PER_EPOCH, MIN_SYNCS_PER_EPOCH, MIN_SYNC_WORDS = 500, 90, 10_000
@@ -43,7 +47,7 @@ def check_arguments(
     check_threads(threads)
     check_bool("resume", resume)
     check_float("checkpoint_minutes", checkpoint_minutes, 0)
-    check_callable("progress", progress)
+    check_progress(progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,6 +129,34 @@ class Setup:
         least = min(MIN_SYNC_WORDS, self.tokens // MIN_SYNCS_PER_EPOCH)
         words = self.config.distributed.sync_interval or max(self.tokens // SYNCS_PER_EPOCH, least)
         return max(words // self.step_words, 1)
+
+    def steps_of(self, epoch: int) -> int:
+        """Return the number of minibatches of an epoch of each worker; the first epoch is 0."""
+        left = total_steps(self.config.schedule, self.steps_per_epoch) - epoch * self.steps_per_epoch
+        return max(min(left, self.steps_per_epoch), 0)
+
+    def words_of(self, epoch: int) -> int:
+        """Return the number of words of text in an epoch, of all workers."""
+        return min(self.steps_of(epoch) * self.step_words, self.tokens)
+
+    def is_validated(self, epoch: int) -> bool:
+        """Return whether the model is validated after this number of epochs: after the last one in any case."""
+        due = epoch % self.config.validation.interval == 0 or epoch >= self.config.schedule.epochs
+        return due and "valid" in self.store.splits
+
+    @cached_property
+    def valid_words(self) -> int:
+        """Words of the validation text that are evaluated during training; 0 without such a text."""
+        if "valid" not in self.store.splits:
+            return 0
+        tokens = self.store.split("valid").tokens
+        return sample_size(self.config, self.vocabulary_size, self.words_of(0), tokens)
+
+    @cached_property
+    def final_valid_words(self) -> int:
+        """Words of the validation text that are evaluated at the end."""
+        tokens = self.store.split("valid").tokens
+        return max(min(self.config.validation.final_words or tokens, tokens), self.valid_words)
 
     def noise(self) -> Noise | BigramNoise:
         """Return the noise distribution of this worker's text."""

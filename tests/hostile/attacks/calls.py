@@ -99,7 +99,7 @@ SLOW = (
 )
 OPTIONS = {
     "prepare": "--train --valid --test --punkt --valid-sentences --test-sentences --seed --gutenberg --skip-broken "
-    "--lowercase --min-count --vocabulary-size --boundary --encoding --json",
+    "--lowercase --min-count --vocabulary-size --boundary --encoding --column --blank-lines --json",
     "train": "--resume --checkpoint-minutes --threads --json --context --dim --matrices --context-after "
     "--tied-embeddings --no-tied-embeddings --model --loss --noise-samples --shared-noise --noise --noise-power "
     "--bigram-smoothing --log-normalizers --log-z-penalty --family-member --min-effective-samples --max-samples "

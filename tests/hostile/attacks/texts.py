@@ -243,11 +243,14 @@ def scored_text(random: Random, place: Place) -> str:
     return HARMLESS
 
 
+QUESTIONS = ("questions.csv", "questions.jsonl", "machine.txt")
+
+
 def hostile_questions(random: Random, place: Place) -> str:
     """Answer a hostile file of questions with a command."""
     folder = place.corpus.folder
     questions, answers = place.folder / "questions", place.folder / "answers.csv"
-    questions.write_bytes(_mutated(random, folder / random.choice(("questions.csv", "machine.txt"))))
+    questions.write_bytes(_mutated(random, folder / random.choice(QUESTIONS)))
     answers.write_bytes(_mutated(random, folder / "answers.csv"))
     run = folder / random.choice(("log-bilinear", "two-sided", "ngram", "lsa", "pmi", "ensemble", "mixture"))
     given = ("--answers", answers) if random.random() < 0.7 else ()

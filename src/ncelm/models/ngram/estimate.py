@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ncelm.arguments import check_callable, check_int, check_ints, check_path
+from ncelm.arguments import check_int, check_ints, check_path
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.files import atomic_folder, check_not_existing
@@ -24,6 +24,7 @@ from ncelm.kernels.threads import Team
 from ncelm.models import description
 from ncelm.models.evaluate import evaluate_split
 from ncelm.models.ngram.query import LOG_ZERO, MAX_ORDER, NGramModel, write_run
+from ncelm.progress import OnProgress, Option, check_progress, shown
 from ncelm.text.store import Split, TokenStore, store_or_path
 
 FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # for counts 1, 2 and 3+, if they cannot be estimated
@@ -31,27 +32,28 @@ FALLBACK_DISCOUNTS = (0.5, 1.0, 1.5)  # for counts 1, 2 and 3+, if they cannot b
 BYTES_PER_WORD = 24  # while an order is sorted
 BYTES_PER_NGRAM = 32  # of each order; there are at most as many as words
 
-OnStep = Callable[[int, int], None]  # called with the number of steps done and their total, two per order
-
 
 def train_ngram(
     store: TokenStore | Path | str,
     out: Path | str,
     order: int = 5,
     min_counts: Sequence[int] = (1,),
-    progress: OnStep | None = None,
+    progress: Option = True,
 ) -> dict[str, Any]:
     """Estimate a model of the training split of a store, write the run `out`, and return its metrics.
 
     n-grams that occur less than min_counts[n - 1] times are left out. The last number applies to all higher orders.
+    `progress` is explained in `ncelm.progress`; a function is called with the number of steps done and their total, two
+    for each order.
     """
     store, out = store_or_path("store", store), check_path("out", out)
     order, min_counts = check_order(order, min_counts)
-    check_callable("progress", progress)
+    check_progress(progress)
     store = TokenStore.open(store)
     check_not_existing(out)
     start = time.perf_counter()
-    model, discounts = estimate(store, order, min_counts, progress)
+    with shown(progress, desc="counting n-grams", unit=" steps") as report:
+        model, discounts = estimate(store, order, min_counts, report)
     record: dict[str, Any] = {
         "finished": True,
         "order": order,
@@ -95,7 +97,7 @@ def memory_bytes(split: Split, order: int) -> int:
 
 
 def estimate(
-    store: TokenStore, order: int, min_counts: Sequence[int] = (1,), progress: OnStep | None = None
+    store: TokenStore, order: int, min_counts: Sequence[int] = (1,), progress: OnProgress | None = None
 ) -> tuple[NGramModel, list[Discounts]]:
     """Return the model of the training split of a store, and the discounts of each order. See `train_ngram`."""
     order, min_counts = check_order(order, min_counts)

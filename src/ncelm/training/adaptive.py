@@ -1,0 +1,250 @@
+"""Adaptive defaults: a configuration chosen from the size of the text, the vocabulary and the time that is available.
+
+`choose` returns what `train` uses without a recipe or a configuration. The rules are fits to searches on texts of 10⁵
+to 5·10⁷ words (docs/experiments.md has the searches, docs/results/defaults.md the distance to their best results).
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ncelm.arguments import check_float
+from ncelm.distributed.collective import SingleProcess
+from ncelm.kernels.threads import Team
+from ncelm.models.log_bilinear import ModelConfig
+from ncelm.text.store import TokenStore
+from ncelm.training import recipes
+from ncelm.training.backend import memory_bytes
+from ncelm.training.config import NCE, Adagrad, Init, Linear, PowerNoise, Regularization, TrainConfig
+from ncelm.training.options import to_flat
+from ncelm.training.setup import Setup
+from ncelm.training.start import initial_snapshot
+from ncelm.training.validation import evaluate_sample, sample_size, train_cost
+
+DIMENSIONS = (50, 100, 200, 300)
+MEASURED_SECONDS, MEASURED_VALIDATION = 0.5, 500  # seconds of training, and words, to find a throughput
+MIN_EPOCHS = 0.02
+RESERVE = 0.03  # of the available time, for what is not measured: checkpoints, files
+FINAL_SHARE, MIN_FINAL_WORDS = 0.05, 1000  # of the available time, and words, for the evaluation at the end
+WORDS_PER_DIMENSION = 25.0
+# Options for which noise is drawn for each word
+_PER_EXAMPLE = {"noise": ("bigram",), "log_normalizers": ("learned",), "loss": ("importance", "family")}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A configuration and the reason for it."""
+
+    config: TrainConfig
+    explanation: str  # one line; empty for a run that is resumed
+
+
+def choose(store: TokenStore, *, minutes: float | None = None, threads: int | None = None, **changes: Any) -> Choice:
+    """Return the default configuration for a token store.
+
+    Args:
+        store: token store.
+        minutes: time for training, validation included; None for as long as the model improves substantially. The
+            throughput of this machine is measured.
+        threads: number of threads of training; all cores by default.
+        changes: options by flat name that are given; the others are chosen.
+    """
+    tokens, vocabulary_size = store.split("train").tokens, len(store.vocabulary)
+    if minutes is None:
+        config = default_config(tokens, vocabulary_size, **changes)
+        return Choice(config, _explain(config, tokens, vocabulary_size, changes))
+    seconds = 60.0 * check_float("minutes", minutes, 0, 1e6, positive=True)
+    config, rate = _within(store, seconds, threads, changes)
+    explained = _explain(config, tokens, vocabulary_size, changes)
+    return Choice(config, f"{explained}; {rate:,.0f} words/s measured, {minutes:g} min")
+
+
+# -- rules -----------------------------------------------------------------------------------------------------------
+
+
+def default_config(tokens: int, vocabulary_size: int, dim: int | None = None, **changes: Any) -> TrainConfig:
+    """Return the configuration for a training text of `tokens` words, without a limit of time."""
+    architecture = changes.get("architecture", "log-bilinear")
+    if architecture != "log-bilinear":
+        base = _torch_config(architecture, tokens)
+    elif any(changes.get(name) in values for name, values in _PER_EXAMPLE.items()) or (
+        changes.get("shared_noise") is False
+    ):
+        base = TrainConfig(schedule=Linear(_epochs(tokens), patience=2))
+    else:
+        base = log_bilinear_config(tokens, dim or default_dim(tokens))
+    base = _with_optimizer(base, changes)
+    return base.with_changes(**changes, **({} if dim is None else {"dim": dim}))
+
+
+def log_bilinear_config(tokens: int, dim: int) -> TrainConfig:
+    """Return the configuration of a log-bilinear model with shared noise."""
+    return TrainConfig(
+        model=ModelConfig(context=10, dim=dim, matrices="diagonal"),
+        loss=NCE(samples=125, shared_noise=True),
+        noise=PowerNoise(),
+        optimizer=Adagrad(initial_accumulator=round(100.0 / dim, 3), warmup_steps=100),
+        schedule=Linear(_epochs(tokens), patience=2),
+        regularization=Regularization(dropout=_dropout(tokens, dim), weight_decay_per_epoch=1.0),
+        init=Init(std=0.02),
+        learning_rate=round(3.0 / math.sqrt(dim), 3),
+        matrix_lr_scale=1.0,
+        batch_size=125,
+    )
+
+
+def default_dim(tokens: int) -> int:
+    """Return the dimension of word vectors for a text of this size."""
+    return 100 if tokens < 3_000_000 else 200
+
+
+def _epochs(tokens: int) -> float:
+    """Return the number of epochs: small texts need more."""
+    return int(np.clip(round(4 * (1_000_000 / tokens) ** 0.25), 3, 10))
+
+
+def _dropout(tokens: int, dim: int) -> float:
+    """Return the dropout probability: more for large models of small texts."""
+    return round(float(np.clip(0.2 + 0.1 * math.log2(dim / 100) - 0.06 * math.log10(tokens / 1e6), 0.05, 0.5)), 2)
+
+
+def _torch_config(architecture: str, tokens: int) -> TrainConfig:
+    """Return the configuration of a PyTorch model: that of the recipe for the Penn Treebank, with other epochs."""
+    names = {"lstm": recipes.ptb_lstm, "feed-forward": recipes.ptb_feed_forward}
+    config = names.get(architecture, recipes.ptb_maximum_entropy)()
+    return config.with_changes(epochs=config.schedule.epochs if tokens > 500_000 else _epochs(tokens), patience=2)
+
+
+def _with_optimizer(base: TrainConfig, changes: dict[str, Any]) -> TrainConfig:
+    """Return the configuration with a learning rate that goes with the optimizer that is given."""
+    rates = {"sgd": 0.02, "adam": 0.001}
+    name = changes.get("optimizer", "adagrad")
+    if "learning_rate" in changes or name not in rates:
+        return base
+    return base.with_changes(optimizer=name, learning_rate=rates[name])
+
+
+# -- time ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Measured speed of a configuration on this machine."""
+
+    words_per_second: float  # of training
+    seconds_per_validated_word: float
+
+
+def measure(store: TokenStore, config: TrainConfig, threads: int | None = None) -> Throughput:
+    """Return the throughput of a configuration. A model is trained for a moment and discarded."""
+    setup = Setup.create(store, Path(), config, (), SingleProcess())
+    snapshot = initial_snapshot(setup)
+    with Team(threads) as team:
+        engine = setup.backend.create(
+            snapshot.model,
+            snapshot.optimizer_state,
+            setup.noise(),
+            store,
+            config,
+            team,
+            snapshot.log_normalizers,
+            setup.context_ids,
+            snapshot.carried,
+        )
+        n = min(engine.planned, setup.steps_per_epoch)
+        rates, steps, began, seconds = np.zeros(n), 0, 0.0, 0.0
+        while seconds < MEASURED_SECONDS:
+            engine.run(0, 0, rates, rates)
+            # the first call reads parameters and text into the caches
+            steps, began = (steps + n, began) if began else (0, time.perf_counter())
+            seconds = time.perf_counter() - began if steps else 0.0
+        words, validated = steps * config.batch_size, 0.0
+        if "valid" in store.splits:
+            sample = min(MEASURED_VALIDATION, store.split("valid").tokens)
+            evaluate_sample(snapshot.model, store, "valid", min(sample, 10), team)  # compiles
+            began = time.perf_counter()
+            evaluate_sample(snapshot.model, store, "valid", sample, team)
+            validated = (time.perf_counter() - began) / sample
+    return Throughput(words / seconds, validated)
+
+
+def _within(
+    store: TokenStore, seconds: float, threads: int | None, changes: dict[str, Any]
+) -> tuple[TrainConfig, float]:
+    """Return the configuration for a limited time, and the throughput in words per second."""
+    began = time.perf_counter()
+    tokens, vocabulary_size = store.split("train").tokens, len(store.vocabulary)
+    config = default_config(tokens, vocabulary_size, **changes)
+    found = measure(store, config, threads)
+    if "dim" not in changes and config.model.architecture == "log-bilinear":
+        dim = affordable_dim(config, tokens, found.words_per_second * seconds)
+        if dim != config.model.dim:
+            config = default_config(tokens, vocabulary_size, dim=dim, **changes)
+            found = measure(store, config, threads)
+    valid_words = store.split("valid").tokens if "valid" in store.splits else 0
+    final_words = valid_words
+    if found.seconds_per_validated_word * valid_words > FINAL_SHARE * seconds:
+        final_words = max(int(FINAL_SHARE * seconds / found.seconds_per_validated_word), MIN_FINAL_WORDS)
+        config = config.with_changes(final_validation_words=final_words)
+    left = seconds * (1.0 - RESERVE) - (time.perf_counter() - began) - final_words * found.seconds_per_validated_word
+    sample = sample_size(config, vocabulary_size, tokens, valid_words) if valid_words else 0
+    epoch_seconds = tokens / found.words_per_second + sample * found.seconds_per_validated_word
+    epochs = max(left / epoch_seconds, MIN_EPOCHS)
+    if "epochs" not in changes and epochs < config.schedule.epochs:
+        config = shortened(config, tokens, float(f"{epochs:.3g}"), changes)
+    return config, found.words_per_second
+
+
+def affordable_dim(config: TrainConfig, tokens: int, words: float) -> int:
+    """Return the dimension with which training on `words` words gives the best model.
+
+    `words` is what the configuration can train on in the available time; smaller dimensions can train on more.
+    """
+    best = config.model.dim
+    for dim in DIMENSIONS:
+        cost = train_cost(config.with_changes(dim=dim), 1) / train_cost(config, 1)
+        if dim <= best and words / cost >= WORDS_PER_DIMENSION * dim * math.sqrt(tokens):
+            best = dim
+    return best
+
+
+def shortened(config: TrainConfig, tokens: int, epochs: float, changes: dict[str, Any]) -> TrainConfig:
+    """Return a configuration with fewer epochs: a model that sees each word less often needs less regularization."""
+    fewer = epochs / config.schedule.epochs
+    regularization = config.regularization
+    less: dict[str, Any] = {"epochs": epochs}
+    if "dropout" not in changes:
+        less["dropout"] = round(max(regularization.dropout * min(fewer, 1.0), 0.02), 3)
+    return config.with_changes(**less)
+
+
+# -- explanation -----------------------------------------------------------------------------------------------------
+
+
+def _explain(config: TrainConfig, tokens: int, vocabulary_size: int, changes: dict[str, Any]) -> str:
+    """Return one line that describes a choice, and the size that it depends on."""
+    flat = to_flat(config)
+    model = f"{flat['context']} context words, {flat['dim']} dimensions"
+    if config.model.architecture != "log-bilinear":
+        model = f"{config.model.architecture}, {model}"
+    parts = [model, f"minibatches of {config.batch_size}"]
+    if config.sampled:
+        shared = "shared " if flat.get("shared_noise") else ""
+        parts.append(f"{flat['noise_samples']} {shared}noise samples")
+    parts.append(f"{config.optimizer.name} with learning rate {config.learning_rate:g}")
+    if config.regularization.dropout:
+        parts.append(f"dropout {config.regularization.dropout:g}")
+    decay = config.regularization.weight_decay_per_epoch or config.regularization.weight_decay
+    if decay:
+        parts.append(f"weight decay {decay:g}")
+    epochs = f"{config.schedule.epochs:g} epoch{'s' if config.schedule.epochs != 1 else ''}"
+    given = f" (given: {', '.join(sorted(changes))})" if changes else ""
+    memory = memory_bytes(config, vocabulary_size, tokens) / 1e6
+    return (
+        f"for {tokens:,} words and a vocabulary of {vocabulary_size:,}: {', '.join([*parts, epochs])}{given}; about "
+        f"{memory:,.0f} MB of memory"
+    )
