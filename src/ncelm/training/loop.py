@@ -363,7 +363,7 @@ class Loop:
         setup = self.setup
         if setup.collective.rank > 0:  # it does not evaluate
             return self.snapshot.model
-        arrays, _ = array_files.read_arrays(setup.out / run.MODEL, setup.shapes.parameters)
+        arrays = array_files.read_parameters(setup.out / run.MODEL, setup.shapes.parameters)
         return setup.model_class.from_arrays(setup.config.model, arrays)
 
     def _evaluate(
