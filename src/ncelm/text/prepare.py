@@ -40,7 +40,7 @@ from ncelm.text.settings import TextSettings
 from ncelm.text.store import SPLITS, Boundary, SplitWriter, TokenStore, id_dtype, write_description
 from ncelm.text.tables import check_plain_text
 from ncelm.text.tokenize_files import BLOCK_TOKENS, SPILLS, Counts, TextFile, Unit, make_units, tokenize_units
-from ncelm.text.vocabulary import Vocabulary
+from ncelm.text.vocabulary import UNKNOWN, Vocabulary
 
 Paths = Path | str | Sequence[Path | str] | None
 Strings = Iterable[str] | None  # in memory
@@ -69,10 +69,10 @@ def prepare(
     blank_lines: Literal["skip", "keep"] = "skip",
     boundary: Boundary | None = None,
     lowercase: bool = False,
-    min_count: int = 1,
+    min_count: int | Literal["auto"] = 1,
     vocabulary_size: int | None = None,
-    valid_sentences: int | None = None,
-    test_sentences: int | None = None,
+    valid_sentences: int | Literal["auto"] | None = None,
+    test_sentences: int | Literal["auto"] | None = None,
     seed: int = 0,
     punkt: Literal["english", "train"] = "english",
     encoding: str = "utf-8",
@@ -119,10 +119,11 @@ def prepare(
         boundary: "stream" if contexts extend across sentence ends (the default for tokenized text), "sentence" if they
             do not (the default for prose).
         lowercase: convert words to lower case.
-        min_count: words with fewer occurrences in the training text become `<unk>`.
+        min_count: words with fewer occurrences in the training text become `<unk>`. "auto" for a number from 2 to 10
+            that grows with the text, or 1 if the text has words `<unk>`.
         vocabulary_size: the largest size of the vocabulary, including `<unk>` and `</s>`; None for no limit.
         valid_sentences: the number of random sentences of the training text that are moved to the validation split.
-            The default is 0 for tokenized text, and 5 % but at most 500 for prose.
+            The default is 0 for tokenized text and "auto" for prose: 5 %, but at most 500.
         test_sentences: the same for the test split.
         seed: of the choice of these sentences.
         punkt: "english" for NLTK's sentence model, "train" for a model trained on the text.
@@ -146,10 +147,13 @@ def prepare(
     Split(train, 11 tokens, 3 sentences)
     >>> folder.cleanup()
     """
-    out, seed, min_count = check_path("out", out), check_int("seed", seed, 0), check_int("min_count", min_count, 1)
+    out, seed = check_path("out", out), check_int("seed", seed, 0)
+    least = None if _is_auto(min_count) else check_int("min_count", min_count, 1)
     vocabulary_size = _check_number("vocabulary_size", vocabulary_size, 4)  # <unk>, </s> and two words
-    valid_sentences = _check_number("valid_sentences", valid_sentences, 0)
-    test_sentences = _check_number("test_sentences", test_sentences, 0)
+    if not _is_auto(valid_sentences):
+        valid_sentences = _check_number("valid_sentences", valid_sentences, 0)
+    if not _is_auto(test_sentences):
+        test_sentences = _check_number("test_sentences", test_sentences, 0)
     workers = None if workers is None else check_int("workers", workers, 1, MAX_WORKERS)
     parts = None if parts is None else check_int("parts", parts, 1, MAX_PARTS)
     check_progress(progress)
@@ -176,17 +180,15 @@ def prepare(
         for split, text_name in source.splits.items():
             if not any(unit.split == split and unit.words_file.stat().st_size for unit in units):
                 raise NcelmError(f"there are no words in the {split} text ({text_name}): give another text")
-        default = min(found["train"] // 20, 500) if source.prose else 0
-        held_out = _held_out(
-            found["train"],
-            default if valid_sentences is None else valid_sentences,
-            default if test_sentences is None else test_sentences,
-            seed,
+        valid_number, test_number = (
+            _held_out_sentences(found["train"], source.prose and split not in source.splits, given)
+            for split, given in (("valid", valid_sentences), ("test", test_sentences))
         )
+        held_out = _held_out(found["train"], valid_number, test_number, seed)
         # The units of the training split come first: their sentences are numbered from 0.
         firsts = itertools.accumulate([0, *sentences[:-1]])
         spills = [_Spill(*one, held_out) for one in zip(units, firsts, sentences, strict=True)]
-        vocabulary = _vocabulary(spills, min_count, vocabulary_size)
+        vocabulary, least = _vocabulary(spills, least, vocabulary_size)
         vocabulary.save(folder / "vocab.txt")
         write_description(
             folder,
@@ -197,7 +199,7 @@ def prepare(
             splits=_write_splits(folder, spills, vocabulary),
             blank_lines=dict(blank),
             settings={
-                "min_count": min_count,
+                "min_count": least,
                 "vocabulary_size": vocabulary_size,
                 "valid_sentences": valid_sentences,
                 "test_sentences": test_sentences,
@@ -528,6 +530,10 @@ def _check_number(name: str, value: object, low: int) -> int | None:
     return None if value is None else check_int(name, value, low)
 
 
+def _is_auto(value: object) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
 def _sentence_splitter(punkt: Punkt, files: list[TextFile]) -> SentenceSplitter:
     """Return the English model, or a model trained on an equal share of every file."""
     if punkt == "english":
@@ -584,6 +590,13 @@ class _Spill:
                 yield self.unit.split, block[rest]
 
 
+def _held_out_sentences(sentences: int, prose: bool, given: int | str | None) -> int:
+    """Return how many of these sentences are moved to a split, given the argument of `prepare`."""
+    if isinstance(given, int):
+        return given
+    return min(sentences // 20, 500) if prose or given == "auto" else 0
+
+
 def _held_out(sentences: int, valid: int, test: int, seed: int) -> HeldOut:
     """Return random sentences of the training text for the other splits."""
     if valid + test >= sentences:
@@ -596,8 +609,17 @@ def _held_out(sentences: int, valid: int, test: int, seed: int) -> HeldOut:
     return {split: indices for split, indices in held_out.items() if indices.size}
 
 
-def _vocabulary(spills: list[_Spill], min_count: int, max_size: int | None) -> Vocabulary:
-    """Return the vocabulary of the training text."""
+def default_min_count(words: int) -> int:
+    """Return the least count of a word in the vocabulary of a text of this size: the larger the text, the higher.
+
+    >>> [default_min_count(words) for words in (10_000, 1_000_000, 10_000_000, 50_000_000, 1_000_000_000)]
+    [2, 2, 4, 5, 10]
+    """
+    return int(np.clip(round(2 * (words / 1e6) ** 0.25), 2, 10))
+
+
+def _vocabulary(spills: list[_Spill], min_count: int | None, max_size: int | None) -> tuple[Vocabulary, int]:
+    """Return the vocabulary of the training text, and the least count of its words, which is chosen if it is None."""
     counts: Counter[str] = Counter()
     sentences = 0
     for spill in (spill for spill in spills if spill.unit.split == "train"):
@@ -609,11 +631,13 @@ def _vocabulary(spills: list[_Spill], min_count: int, max_size: int | None) -> V
         sentences += int(tally[0])
         for word, count in zip(words, tally[1:].tolist(), strict=True):
             counts[word] += count
+    if min_count is None:
+        min_count = 1 if counts[UNKNOWN] else default_min_count(sum(counts.values()))
     vocabulary = Vocabulary.from_counts(counts, sentences, min_count, max_size)
     if len(vocabulary) < 4:
         words_left = "only one word" if len(vocabulary) == 3 else "no words"
         raise NcelmError(f"the vocabulary has {words_left} except <unk> and </s>: lower `min_count` or give more text")
-    return vocabulary
+    return vocabulary, min_count
 
 
 def _write_splits(folder: Path, spills: list[_Spill], vocabulary: Vocabulary) -> dict[str, SplitWriter]:
