@@ -30,7 +30,7 @@ from ncelm.fitting import budget
 from ncelm.fitting.budget import HeldOut
 from ncelm.fitting.state import STAGES, State
 from ncelm.io import run
-from ncelm.io.files import atomic_folder, exclusive_lock
+from ncelm.io.files import atomic_folder, exclusive_lock, is_finite_number
 from ncelm.io.machine import available_cores
 from ncelm.kernels.threads import check_threads
 from ncelm.language_model import LanguageModel
@@ -374,7 +374,8 @@ class _Fit:
             given = any(options[name] is not None for name in (split, f"{split}_lines", f"{split}_sentences"))
             if not given:
                 options[f"{split}_sentences"] = "auto"
-        self._store = prepare(out=self.out / STORE, workers=self.workers, progress=self.bars, **options)
+        options |= {"workers": self.workers, "seconds": budget.prepare_seconds(self.total), "progress": self.bars}
+        self._store = prepare(out=self.out / STORE, **options)
 
     def _ngram(self) -> None:
         words = self.store.split("train").tokens
@@ -390,7 +391,7 @@ class _Fit:
         minutes = None
         if self.total is not None:
             seconds = budget.training_seconds(self.total, self._used(), self._estimated_word_seconds(), self._held_out)
-            minutes = seconds / 60
+            minutes = round(seconds / 60, 3)
         seed = {"seed": self.text["seed"]} if self.text["seed"] else {}
         choice = configure(
             self.store, self.out / NEURAL, minutes=minutes, threads=self.threads, resume=True, **seed
@@ -517,7 +518,9 @@ def _describe_text(store: TokenStore, settings: dict[str, Any]) -> str:
     names = {"train": "for training", "valid": "for validation", "test": "for testing"}
     sizes = ", ".join(f"{split.tokens:,} {names[name]}" for name, split in store.splits.items())
     parts = [f"words: {sizes}", f"vocabulary of {len(store.vocabulary):,}"]
-    least = settings.get("min_count")
+    used, all_bytes, least = (settings.get(name) for name in ("bytes_used", "bytes", "min_count"))
+    if is_finite_number(used) and is_finite_number(all_bytes) and used < all_bytes:
+        parts.insert(0, f"{100 * used / all_bytes:.0f} % of the text, because of the time")
     if isinstance(least, int) and least > 1:
         parts[-1] += f" (words that occur less than {least} times are <unk>)"
     if store.text.lowercase:

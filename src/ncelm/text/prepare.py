@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from ncelm.arguments import (
     check_bool,
     check_choice,
+    check_float,
     check_int,
     check_iterable,
     check_path,
@@ -39,7 +41,16 @@ from ncelm.text.sentences import PUNKT_TRAINING_CHARACTERS, SentenceSplitter
 from ncelm.text.settings import TextSettings
 from ncelm.text.store import SPLITS, Boundary, SplitWriter, TokenStore, id_dtype, write_description
 from ncelm.text.tables import check_plain_text
-from ncelm.text.tokenize_files import BLOCK_TOKENS, SPILLS, Counts, TextFile, Unit, make_units, tokenize_units
+from ncelm.text.tokenize_files import (
+    BLOCK_TOKENS,
+    SPILLS,
+    Counts,
+    TextFile,
+    Unit,
+    limit_units,
+    make_units,
+    tokenize_units,
+)
 from ncelm.text.vocabulary import UNKNOWN, Vocabulary
 
 Paths = Path | str | Sequence[Path | str] | None
@@ -49,6 +60,8 @@ Punkt = Literal["english", "train"]
 BlankLines = Literal["skip", "keep"]
 MAX_WORKERS, MAX_PARTS = 1024, 100_000
 SHOWN_CHARACTERS = 300  # of the name of a file that does not exist, which may be a text
+# With a limited time: the least share of it for tokenization, the share for the training of Punkt, and its speed
+LEAST_SHARE, PUNKT_SHARE, PUNKT_CHARACTERS_PER_SECOND = 0.2, 0.2, 300_000
 PART = "part.json"  # the description of a part of a text
 PART_VERSION = 2  # version 1 had no numbers of blank lines
 _BAR = {"desc": "reading", "unit": "B", "unit_scale": True}  # options of the progress bar
@@ -80,6 +93,7 @@ def prepare(
     skip_broken: bool = False,
     workers: int | None = None,
     parts: int | None = None,
+    seconds: float | None = None,
     progress: Option = True,
 ) -> TokenStore:
     """Write a token store to `out` and return it.
@@ -133,6 +147,8 @@ def prepare(
         skip_broken: with `gutenberg`, skip works that are empty or binary instead of raising an error.
         workers: the number of processes; one per core by default.
         parts: make the store from this number of parts, which `prepare_part` has tokenized.
+        seconds: the time, approximately. If the training text would take longer, evenly spaced parts of it are used.
+            The store then depends on the speed of the machine. None for no limit.
         progress: True for a bar or lines in a log, False for none (see `ncelm.progress`), or a function that is called
             with the number of bytes read so far, and of all bytes.
 
@@ -156,7 +172,9 @@ def prepare(
         test_sentences = _check_number("test_sentences", test_sentences, 0)
     workers = None if workers is None else check_int("workers", workers, 1, MAX_WORKERS)
     parts = None if parts is None else check_int("parts", parts, 1, MAX_PARTS)
+    seconds = None if seconds is None else check_float("seconds", seconds, 0, positive=True)
     check_progress(progress)
+    began = time.monotonic()
     strings = {"texts": texts, "train_lines": train_lines, "valid_lines": valid_lines, "test_lines": test_lines}
     paths = {"files": files, "train": train, "valid": valid, "test": test}
     options = (column, blank_lines, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
@@ -164,13 +182,19 @@ def prepare(
     for split, sentences_given in (("valid", valid_sentences), ("test", test_sentences)):
         if sentences_given is not None and split in source.splits:
             raise NcelmError(f"give either `{split}` text or `{split}_sentences`, not both")
+    if parts is not None and seconds is not None:
+        raise NcelmError("`seconds` does not go with `parts`: leave one of them out")
     if parts is not None and source.strings:
         raise NcelmError("text in memory cannot be prepared in `parts`: write it to files, and prepare those")
     done = _part_folders(out, parts) if parts is not None else []
     with atomic_folder(out) as folder:
         with shown(progress, **_BAR) as report:
-            units, extracted = source.units(folder, report)
+            units, extracted = source.units(folder, report, seconds)
+            text_bytes = sum(unit.range.bytes for unit in units)
             with _original_names(extracted):
+                if seconds is not None:
+                    left = max(seconds - (time.monotonic() - began), LEAST_SHARE * seconds)
+                    units = limit_units(units, workers, left)
                 counts = _join_parts(source, units, done) if done else tokenize_units(units, workers, report)
         sentences = [each.sentences for each in counts]
         found, blank = (Counter(dict.fromkeys(source.splits, 0)) for _ in range(2))
@@ -208,6 +232,8 @@ def prepare(
                 "column": column,
                 "blank_lines": blank_lines,
                 "gutenberg": gutenberg,
+                "bytes": text_bytes,
+                "bytes_used": sum(unit.range.bytes for unit in units),
             },
         )
         shutil.rmtree(folder / SPILLS)
@@ -356,7 +382,9 @@ class _Source:
         names |= {split: f"`{name}`" for split, (name, _) in self.strings.items()}
         return {split: names[split] for split in SPLITS if split in names}
 
-    def units(self, folder: Path, progress: Callable[[int, int], None] | None) -> tuple[list[Unit], list[Extracted]]:
+    def units(
+        self, folder: Path, progress: Callable[[int, int], None] | None, seconds: float | None = None
+    ) -> tuple[list[Unit], list[Extracted]]:
         """Return the units of the text. Extracted files and the sentence model are written to `folder`."""
         (folder / SPILLS).mkdir()
         files = {split: [TextFile(path, self.encoding, self.column) for path in some]
@@ -386,7 +414,7 @@ class _Source:
             in_order = {split: files[split] for split in SPLITS if split in files}
             units = make_units(in_order, self.text, self.keep_blank, folder)
             if self.prose:
-                _sentence_splitter(self.punkt, files["train"]).save(folder)
+                _sentence_splitter(self.punkt, files["train"], seconds).save(folder)
         return units, extracted
 
     def plan_digest(self, units: list[Unit]) -> str:
@@ -534,11 +562,14 @@ def _is_auto(value: object) -> bool:
     return isinstance(value, str) and value == "auto"
 
 
-def _sentence_splitter(punkt: Punkt, files: list[TextFile]) -> SentenceSplitter:
-    """Return the English model, or a model trained on an equal share of every file."""
+def _sentence_splitter(punkt: Punkt, files: list[TextFile], seconds: float | None) -> SentenceSplitter:
+    """Return the English model, or a model trained on an equal share of every file, in a part of the `seconds`."""
     if punkt == "english":
         return SentenceSplitter.english()
-    share = max(PUNKT_TRAINING_CHARACTERS // len(files), 1000)
+    characters = PUNKT_TRAINING_CHARACTERS
+    if seconds is not None:
+        characters = min(characters, int(PUNKT_SHARE * seconds * PUNKT_CHARACTERS_PER_SECOND))
+    share = max(characters // len(files), 1000)
 
     def chunks() -> Iterator[str]:
         for file in files:
