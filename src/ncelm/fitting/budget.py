@@ -35,7 +35,7 @@ def ngram_words(total: float | None, words: int) -> int:
     >>> ngram_words(60, 1_000_000), ngram_words(60, 50_000_000), ngram_words(None, 50_000_000)
     (1000000, 10000000, 50000000)
     """
-    return words if total is None else min(words, int(NGRAM_SHARE * total / NGRAM_SECONDS_PER_WORD))
+    return words if total is None else min(words, round(NGRAM_SHARE * total / NGRAM_SECONDS_PER_WORD))
 
 
 def training_seconds(total: float, used: float, word_seconds: float, held_out: HeldOut) -> float:

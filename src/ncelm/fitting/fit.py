@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,15 +32,15 @@ from ncelm.fitting.budget import HeldOut
 from ncelm.fitting.state import STAGES, State
 from ncelm.io import run
 from ncelm.io.files import atomic_folder, exclusive_lock, is_finite_number
-from ncelm.io.machine import available_cores
+from ncelm.io.machine import available_cores, started_by_torchrun
 from ncelm.kernels.threads import check_threads
 from ncelm.language_model import LanguageModel
 from ncelm.models import description, mixture
 from ncelm.models.ngram.estimate import train_ngram
-from ncelm.progress import check_progress
+from ncelm.progress import check_progress, shown
 from ncelm.report import write_report
 from ncelm.text.archives import REPORT
-from ncelm.text.prepare import Paths, Strings, prepare
+from ncelm.text.prepare import MAX_WORKERS, Paths, Strings, prepare
 from ncelm.text.sentences import SentenceSplitter
 from ncelm.text.store import SPLITS, Boundary, Split, TokenStore, read_settings
 from ncelm.training.loop import configure, train
@@ -148,7 +149,11 @@ def fit(
         check_bool("lowercase", lowercase)
     check_int("seed", seed, 0)
     check_threads(threads)
+    if workers is not None:
+        check_int("workers", workers, 1, MAX_WORKERS)
     check_progress(progress)
+    if started_by_torchrun():
+        raise NcelmError("`fit` runs in one process: start it without torchrun, or use `prepare` and `train`")
     text: dict[str, Any] = {
         "files": files, "texts": texts, "train": train, "valid": valid, "test": test, "train_lines": train_lines,
         "valid_lines": valid_lines, "test_lines": test_lines, "column": column, "blank_lines": blank_lines,
@@ -165,8 +170,10 @@ def fit(
     else:
         state = State.read(path)
         _check_options(path, state.options, options)
-        recorded = state.options.get("minutes")
-        total = 60.0 * check_float("minutes", recorded, 0, 1e6, positive=True) if recorded is not None else None
+        former = {name: value for name, value in state.options.items() if name not in (*options, *IN_MEMORY)}
+        text |= {name: value for name, value in former.items() if name in text}
+        minutes = state.options.get("minutes")
+        total = None if minutes is None else 60.0 * check_float("minutes", minutes, 0, 1e6, positive=True)
     busy = f"another process is working on {path}: wait for it, or choose another `out`"
     with _removed_on_error(path, created), _interrupted(path), exclusive_lock(path / LOCK, busy):
         return _Fit(path, state, total, text, workers, threads, progress).run()
@@ -201,10 +208,10 @@ def _names(value: Any) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number as JSON has it; of a value of another type, which `prepare` rejects, its name."""
-    return float(value) if isinstance(value, float | np.floating) else (
-        int(value) if isinstance(value, int | np.integer) else str(value)
-    )  # fmt: skip
+    """Return a number as JSON has it. Of a value of another type, which is rejected later, return its name."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return value if isinstance(value, int | float) else str(value)
 
 
 def _check_text(files: Any, text: dict[str, Any]) -> None:
@@ -393,9 +400,7 @@ class _Fit:
             seconds = budget.training_seconds(self.total, self._used(), self._estimated_word_seconds(), self._held_out)
             minutes = round(seconds / 60, 3)
         seed = {"seed": self.text["seed"]} if self.text["seed"] else {}
-        choice = configure(
-            self.store, self.out / NEURAL, minutes=minutes, threads=self.threads, resume=True, **seed
-        )  # fmt: skip
+        choice = configure(self.store, self.out / NEURAL, minutes=minutes, threads=self.threads, resume=True, **seed)
         if choice.explanation:
             self._explain("neural model", choice.explanation)
             self.state.write(self.out)
@@ -419,7 +424,7 @@ class _Fit:
     def _mix(self) -> None:
         models = self._components()
         words = budget.scored_words(self.total, self._used(), self._word_seconds(models), self._held_out)
-        logs = score_split(models, self.store, "valid", words.valid, self.threads)
+        logs = self._score(models, "valid", words.valid)
         weights = mixture.learn_weights(logs)
         origin = description.read_origin(self.out / NEURAL, run.read_config(self.out / NEURAL))
         write_mixture(self.out, [self.out / name for name in COMPONENTS], origin, weights, "valid")
@@ -428,8 +433,9 @@ class _Fit:
             "perplexity": {"valid": _perplexities(logs, weights)},
             "scored_words": {"valid": words.valid, "test": words.test},
         }
-        shown = " + ".join(f"{weight:.3f} {name}" for name, weight in self.state.result["weights"].items())
-        self._explain("mixture", f"{shown}, learned on {_part_words(words.valid, self._held_out.valid)} of validation")
+        parts = " + ".join(f"{weight:.3f} {name}" for name, weight in self.state.result["weights"].items())
+        on = _part_words(words.valid, self._held_out.valid)
+        self._explain("mixture", f"{parts}, learned on {on} of the validation text")
         found = self.state.result["perplexity"]["valid"]
         best = min(COMPONENTS, key=found.__getitem__)
         if found["mixture"] > found[best] * 0.999:
@@ -440,7 +446,7 @@ class _Fit:
         weights = np.array([result["weights"][name] for name in COMPONENTS])
         if "test" in self.store.splits:
             split, words = "test", int(result["scored_words"]["test"])
-            logs = score_split(self._components(), self.store, "test", words, self.threads)
+            logs = self._score(self._components(), "test", words)
             result["perplexity"]["test"] = _perplexities(logs, weights)
         found = result["perplexity"][split]
         result["gain_percent"] = 100.0 * (1.0 - found["mixture"] / min(found[name] for name in COMPONENTS))
@@ -452,6 +458,10 @@ class _Fit:
 
     def _components(self) -> list[LanguageModel]:
         return [LanguageModel.load(self.out / name, self.threads) for name in COMPONENTS]
+
+    def _score(self, models: list[LanguageModel], split: str, words: int) -> np.ndarray:
+        with shown(self.bars, desc="scoring", unit=" words", unit_scale=True) as report:
+            return score_split(models, self.store, split, words, self.threads, report)
 
     def _word_seconds(self, models: list[LanguageModel]) -> float:
         """Return the measured time of scoring a word of validation text with all models."""
@@ -491,8 +501,7 @@ def _part_of(store: TokenStore, words: int) -> Split:
     split = store.split("train")
     n, share = split.n_sentences, words / split.tokens
     bounds = np.linspace(0, n, BLOCKS + 1).astype(np.int64)
-    chosen = [(first, first + max(int((last - first) * share), 1)) for first, last in zip(bounds, bounds[1:], strict=False)
-              if last > first]  # fmt: skip
+    chosen = [(first, first + max(int((last - first) * share), 1)) for first, last in pairwise(bounds) if last > first]
     ids = np.concatenate([split.ids[split.sentences[first] : split.sentences[last]] for first, last in chosen])
     lengths = np.concatenate([np.diff(split.sentences[first : last + 1]) for first, last in chosen])
     sentences = np.concatenate(([0], np.cumsum(lengths))).astype(np.uint64)
@@ -518,7 +527,9 @@ def _describe_text(store: TokenStore, settings: dict[str, Any]) -> str:
     names = {"train": "for training", "valid": "for validation", "test": "for testing"}
     sizes = ", ".join(f"{split.tokens:,} {names[name]}" for name, split in store.splits.items())
     parts = [f"words: {sizes}", f"vocabulary of {len(store.vocabulary):,}"]
-    used, all_bytes, least = (settings.get(name) for name in ("bytes_used", "bytes", "min_count"))
+    used: Any = settings.get("bytes_used")
+    all_bytes: Any = settings.get("bytes")
+    least: Any = settings.get("min_count")
     if is_finite_number(used) and is_finite_number(all_bytes) and used < all_bytes:
         parts.insert(0, f"{100 * used / all_bytes:.0f} % of the text, because of the time")
     if isinstance(least, int) and least > 1:
@@ -539,11 +550,11 @@ def describe_result(result: dict[str, Any], held_out: HeldOut | None = None) -> 
     """Return one line about the perplexities of a model of `fit`."""
     split = "test" if "test" in result["perplexity"] else "valid"
     found = result["perplexity"][split]
-    shown = ", ".join(f"{name} {found[name]:,.1f}" for name in (*COMPONENTS, "mixture"))
+    values = ", ".join(f"{name} {found[name]:,.1f}" for name in (*COMPONENTS, "mixture"))
     name = "test" if split == "test" else "validation"
     words = f" on {_part_words(int(result['scored_words'][split]), getattr(held_out, split))}" if held_out else ""
     gain = f"the mixture is {result['gain_percent']:.1f} % lower than its best component"
-    return f"{name} perplexity{words}: {shown}; {gain}"
+    return f"{name} perplexity{words}: {values}; {gain}"
 
 
 def _clock(seconds: float) -> str:

@@ -57,7 +57,8 @@ class State:
     def read(cls, out: Path) -> "State":
         """Return the content of fit.json, validated."""
         content = read_json(out / FIT, "model of `ncelm fit`", FORMAT, VERSION)
-        parts = [content.get(name) for name in ("options", "explanation", "steps", "compile_seconds", "result")]
+        names = ("options", "explanation", "steps", "compile_seconds", "result")
+        parts: list[Any] = [content.get(name) for name in names]
         options, explanation, steps, compile_seconds, result = parts
         if not (
             isinstance(options, dict)

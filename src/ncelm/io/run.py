@@ -20,6 +20,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from ncelm.arguments import check_path
 from ncelm.errors import NcelmError
 from ncelm.io.files import json_checksum, parse_json, read_bytes, read_json
 
@@ -37,6 +38,8 @@ FIT = "fit.json"
 
 def read_config(run: Path) -> dict[str, Any]:
     """Return the content of config.json. The kind of model and the version are valid."""
+    if not (run / CONFIG).exists() and (run / FIT).exists():
+        raise NcelmError(f"{run} is not finished: continue with `ncelm fit --out {run} --resume`")
     content = read_json(run / CONFIG, "run", "ncelm-run", VERSION, checksum_since=3)
     kind = content.setdefault("kind", "log-bilinear")  # absent in the first runs
     if kind not in get_args(Kind):
@@ -58,7 +61,7 @@ def reference(run: Path, target: Path) -> str:
 
 def referenced(run: Path, path: str) -> Path:
     """Return the place of a store or of another run to which config.json of a run refers."""
-    return Path(os.path.realpath(run / path))  # Path.resolve raises errors for some paths that a file may contain
+    return Path(os.path.realpath(check_path("path", run / path)))
 
 
 def identity(run: Path) -> str | None:

@@ -71,7 +71,7 @@ def _kernel_types(config: TrainConfig) -> tuple[Any, ...]:
 
 
 def compile_for(store: TokenStore) -> None:
-    """Compile, or load from the cache, what training with default options, n-gram models and scoring of a store need."""
+    """Compile, or load from the cache, what training with default options, n-gram models and scoring need."""
     config = default_config(store.split("train").tokens, len(store.vocabulary))
     kinds = (store.split("train").ids.dtype.type,)
     _train(config, kinds)
