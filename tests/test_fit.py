@@ -132,7 +132,7 @@ def test_a_store(cycle_store, tmp_path):
     assert ncelm.TokenStore.open(tmp_path / "a" / "store").fingerprint == cycle_store.fingerprint
     ncelm.fit([cycle_store.path], tmp_path / "b", progress=False)
     assert contents(tmp_path / "a") == contents(tmp_path / "b")
-    with pytest.raises(NcelmError, match="`lowercase` is for text, and .* is a token store"):
+    with pytest.raises(NcelmError, match=r"`lowercase` is for text, and .* is a token store"):
         ncelm.fit(cycle_store, tmp_path / "c", lowercase=True)
 
 
@@ -240,9 +240,9 @@ def test_resume_starts_what_does_not_exist(model, tmp_path):
 
 
 def test_a_resumed_fit_keeps_its_options(copy):
-    with pytest.raises(NcelmError, match="`lowercase` is True, but .* was started without it: leave `lowercase` out"):
+    with pytest.raises(NcelmError, match=r"`lowercase` is True, but .* was started without it: leave `lowercase` out"):
         fitted(copy, resume=True, lowercase=True)
-    with pytest.raises(NcelmError, match="`minutes` is 2, but .* was started without it"):
+    with pytest.raises(NcelmError, match=r"`minutes` is 2, but .* was started without it"):
         fitted(copy, resume=True, minutes=2)
 
 

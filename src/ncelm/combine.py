@@ -15,13 +15,13 @@ from ncelm.language_model import LanguageModel, load_scorer
 from ncelm.models import description, ensemble, mixture
 from ncelm.models.base import Scorer, corpus_view
 from ncelm.models.ensemble import Ensemble
+from ncelm.models.evaluate import sample_parts
 from ncelm.models.load import component_references
 from ncelm.models.mixture import Mixture
 from ncelm.models.ngram.query import NGramModel
 from ncelm.models.questions import GeneratedQuestion, generate_questions
 from ncelm.progress import OnProgress, Option, check_progress, shown
 from ncelm.text.store import TokenStore, store_or_path
-from ncelm.training.validation import sample_parts
 
 MAX_WORDS = 20_000_000  # of held-out text used to learn mixture weights; bounds the memory
 MIN_QUESTIONS = 20  # per component of an ensemble

@@ -31,7 +31,7 @@ CYCLE = 20
 TORCH = ("feed-forward", "lstm", "maximum-entropy")
 WORD_MODEL_NAMES = ("before", "after", "both", "tied", "trigram", "mixture", *TORCH)
 SCORER_NAMES = ("before", "after", "both", "trigram", "mixture", "lsa", "pmi", "ensemble", *TORCH)
-WITH_VECTORS = {"before", "after", "both", "tied", "lsa", "feed-forward", "lstm"}
+WITH_VECTORS = {"before", "after", "both", "tied", "lsa", "feed-forward", "lstm", "mixture"}
 
 
 class Case(NamedTuple):

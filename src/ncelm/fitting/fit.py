@@ -143,7 +143,8 @@ def fit(
     >>> folder.cleanup()
     """
     path = check_path("out", out)
-    total = None if minutes is None else 60.0 * check_float("minutes", minutes, 0, 1e6, positive=True)
+    if minutes is not None:
+        _check_minutes(minutes)
     check_bool("resume", resume)
     if lowercase is not None:
         check_bool("lowercase", lowercase)
@@ -165,21 +166,22 @@ def fit(
     created = not (resume and path.exists())
     if created:
         _check_text(files, text)
-        state = State(options)
-        _create(path, state)
-    else:
-        state = State.read(path)
-        _check_options(path, state.options, options)
-        former = {name: value for name, value in state.options.items() if name not in (*options, *IN_MEMORY)}
-        text |= {name: value for name, value in former.items() if name in text}
-        minutes = state.options.get("minutes")
-        total = None if minutes is None else 60.0 * check_float("minutes", minutes, 0, 1e6, positive=True)
+        _create(path, State(options))
     busy = f"another process is working on {path}: wait for it, or choose another `out`"
-    with _removed_on_error(path, created), _interrupted(path), exclusive_lock(path / LOCK, busy):
+    with _interrupted(path), exclusive_lock(path / LOCK, busy), _removed_on_error(path, created):
+        state = State.read(path)
+        if not created:
+            _check_options(path, state.options, options)
+            minutes, text = state.options.get("minutes"), _with_former(text, state.options, options)
+        total = None if minutes is None else 60.0 * _check_minutes(minutes)
         return _Fit(path, state, total, text, workers, threads, progress).run()
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _check_minutes(minutes: object) -> float:
+    return check_float("minutes", minutes, 0, 1e6, positive=True)
 
 
 def _options(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -242,6 +244,12 @@ def _check_options(out: Path, former: dict[str, Any], options: dict[str, Any]) -
             raise NcelmError(
                 f"`{name}` is {value}, but {out} was started {was}: leave `{name}` out, or choose another `out`"
             )
+
+
+def _with_former(text: dict[str, Any], former: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments about the text; those that were not given are those of the call that is resumed."""
+    recorded = {name: value for name, value in former.items() if name in text and name not in (*options, *IN_MEMORY)}
+    return text | recorded
 
 
 # -- the folder ------------------------------------------------------------------------------------------------------
