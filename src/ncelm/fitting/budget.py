@@ -12,6 +12,8 @@ NGRAM_SHARE = 0.15  # the same for the n-gram model
 EVALUATION_SHARE = 0.1  # the same for the weights of the mixture and the evaluation
 LEAST_TRAINING_SHARE = 0.2  # of the time, at least, for training, even if the rest took longer than planned
 NGRAM_SECONDS_PER_WORD = 0.9e-6  # of estimation, for order 5
+NGRAM_BYTES_PER_WORD = 400  # of memory: twice what estimation takes, because other processes need some, too
+SECONDS_PER_COST = 1.3e-9  # of exact scoring with one thread, per unit of `training.validation.score_cost`
 REPORT_WORDS, REPORT_SECONDS = 8_000, 0.7  # of a report: words that are scored, and everything else
 LEAST_WORDS = 1_000  # that are scored, of a sample
 
@@ -29,12 +31,18 @@ def prepare_seconds(total: float | None) -> float | None:
     return None if total is None else PREPARE_SHARE * total
 
 
-def ngram_words(total: float | None, words: int) -> int:
+def ngram_words(total: float | None, words: int, memory: int | None = None) -> int:
     """Return the number of words of the training text that the n-gram model is estimated from.
+
+    `memory` is that of the machine, in bytes.
 
     >>> ngram_words(60, 1_000_000), ngram_words(60, 50_000_000), ngram_words(None, 50_000_000)
     (1000000, 10000000, 50000000)
+    >>> ngram_words(None, 50_000_000, 4_000_000_000)
+    10000000
     """
+    if memory is not None:
+        words = min(words, round(memory / NGRAM_BYTES_PER_WORD))
     return words if total is None else min(words, round(NGRAM_SHARE * total / NGRAM_SECONDS_PER_WORD))
 
 

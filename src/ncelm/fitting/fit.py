@@ -32,7 +32,7 @@ from ncelm.fitting.budget import HeldOut
 from ncelm.fitting.state import STAGES, State
 from ncelm.io import run
 from ncelm.io.files import atomic_folder, exclusive_lock, is_finite_number
-from ncelm.io.machine import available_cores, started_by_torchrun
+from ncelm.io.machine import available_cores, started_by_torchrun, total_memory
 from ncelm.kernels.threads import check_threads
 from ncelm.language_model import LanguageModel
 from ncelm.models import description, mixture
@@ -43,6 +43,7 @@ from ncelm.text.archives import REPORT
 from ncelm.text.prepare import MAX_WORKERS, Paths, Strings, prepare
 from ncelm.text.sentences import SentenceSplitter
 from ncelm.text.store import SPLITS, Boundary, Split, TokenStore, read_settings
+from ncelm.training.adaptive import default_config
 from ncelm.training.loop import configure, train
 from ncelm.training.precompile import compile_for
 from ncelm.training.validation import score_cost
@@ -394,12 +395,12 @@ class _Fit:
 
     def _ngram(self) -> None:
         words = self.store.split("train").tokens
-        used = budget.ngram_words(self.total, words)
+        used = budget.ngram_words(self.total, words, total_memory())
         store = self.store if used == words else replace(self.store, splits={"train": _part_of(self.store, used)})
         order = _order(store)
         if not (self.out / NGRAM).exists():
             train_ngram(store, self.out / NGRAM, order, progress=self.bars)
-        part = "" if used == words else f" of {used:,} of the {words:,} words, because of the time"
+        part = "" if used == words else f" of {used:,} of the {words:,} words, because of time or memory"
         self._explain("n-gram model", f"order {order}, modified Kneser–Ney smoothing{part}")
 
     def _train(self) -> None:
@@ -422,12 +423,10 @@ class _Fit:
 
     def _estimated_word_seconds(self) -> float:
         """Return the time of exact scoring of a word before there is a model."""
-        from ncelm.training.adaptive import default_config
-
         vocabulary_size = len(self.store.vocabulary)
         config = default_config(self.store.split("train").tokens, vocabulary_size)
         threads = self.threads or available_cores()
-        return 1.3e-9 * score_cost(config, vocabulary_size) / threads
+        return budget.SECONDS_PER_COST * score_cost(config, vocabulary_size) / threads
 
     def _mix(self) -> None:
         models = self._components()

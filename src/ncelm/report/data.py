@@ -56,6 +56,8 @@ _FIT_KNOWN = (
     "seconds",
     "compile_seconds",
     "result",
+    "finished",
+    "ncelm",
     "checksum",
     "format",
     "version",
