@@ -2,6 +2,8 @@
 
     import ncelm
 
+    lm = ncelm.fit(["my_text.txt"], "model", minutes=10)  # the best model of a text; or step by step:
+
     store = ncelm.prepare(["my_text.txt"], out="store", lowercase=True, min_count=2, punkt="train")
     ncelm.train(store, "run", context=4, dim=100)
     lm = ncelm.load("run")

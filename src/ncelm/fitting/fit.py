@@ -25,6 +25,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ncelm.arguments import check_bool, check_float, check_int, check_path
+from ncelm.arguments import shown as shown_value
 from ncelm.combine import score_split, write_mixture
 from ncelm.errors import NcelmError, Terminated
 from ncelm.fitting import budget
@@ -214,7 +215,7 @@ def _plain(value: Any) -> Any:
     """Return a number as JSON has it. Of a value of another type, which is rejected later, return its name."""
     if isinstance(value, np.generic):
         value = value.item()
-    return value if isinstance(value, int | float) else str(value)
+    return value if is_finite_number(value) else shown_value(value)
 
 
 def _check_text(files: Any, text: dict[str, Any]) -> None:
