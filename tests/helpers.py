@@ -145,8 +145,8 @@ def model_bytes(run: Path) -> bytes:
 
 
 def without_compilation(errors: str) -> str:
-    """Return what a command prints to standard error without two messages: on compilation and on chosen options."""
-    usual = re.compile(r"ncelm: (compiling|for [\d,]+ words and a vocabulary of )")
+    """Return what a command prints to standard error without messages on compilation, chosen options and stages."""
+    usual = re.compile(r"ncelm: (compiling|for [\d,]+ words and a vocabulary of |\[\d/\d\] )")
     return "".join(line for line in errors.splitlines(keepends=True) if not usual.match(line))
 
 
