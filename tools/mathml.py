@@ -18,6 +18,11 @@ TAG = re.compile(r"\\tag\{(\w+)\}")
 INLINE = r"(?<![\\$\w])\$(?![\s$])([^$\n]*[^$\s\\])\$(?![\w$])"
 
 
+def mathml(latex: str, display: str = "inline") -> str:
+    """Return a formula as MathML, with a thin space after the logarithm."""
+    return str(convert(latex, display=display)).replace("<mi>log</mi>", '<mi>log</mi><mspace width="0.17em" />')
+
+
 class Equations(Preprocessor):
     """Equations of their own. They are replaced before Markdown reads backslashes and underscores in them."""
 
@@ -29,7 +34,7 @@ class Equations(Preprocessor):
         tag = TAG.search(match[1])
         number = f'<span class="number">({tag[1]})</span>' if tag else ""
         anchor = f' id="eq{tag[1]}"' if tag else ""
-        math = convert(TAG.sub("", match[1]), display="block")
+        math = mathml(TAG.sub("", match[1]), "block")
         return "\n" + self.md.htmlStash.store(f'<div class="equation"{anchor}>{math}{number}</div>') + "\n"
 
 
@@ -38,7 +43,7 @@ class Inline(InlineProcessor):
 
     def handleMatch(self, m: re.Match[str], data: str) -> tuple[Any, int, int]:  # type: ignore[override]  # noqa: N802
         """Return a placeholder for the formula, and its range."""
-        return self.md.htmlStash.store(convert(m[1])), m.start(0), m.end(0)
+        return self.md.htmlStash.store(mathml(m[1])), m.start(0), m.end(0)
 
 
 class MathML(Extension):
