@@ -110,7 +110,7 @@ def _help() -> str:
         "usage: ncelm COMMAND [options]   `ncelm COMMAND --help` describes the command",
     ]
     for group, commands in COMMANDS.items():
-        lines += [f"{group}:", *(f"  {name:11}{summary}" for name, summary in commands.items())]
+        lines += ["", f"{group}:", *(f"  {name:11}{summary}" for name, summary in commands.items())]
     return "\n".join(lines)
 
 
