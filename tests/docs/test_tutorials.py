@@ -1,6 +1,6 @@
 """The tutorials: every command and every line of Python is executed, in order, in one folder for each tutorial."""
 
-from importlib.util import find_spec
+from typing import Any
 
 import pytest
 from tests.docs.blocks import ROOT, Block, blocks_of, check_command, fences_of
@@ -21,12 +21,19 @@ def blocks(name: str) -> list[Block]:
     return blocks_of(FOLDER / f"{name}.md")
 
 
+def one_thread(torch: Any, request: pytest.FixtureRequest) -> None:
+    """Let PyTorch use one thread in a test: several spin if other processes use the cores."""
+    former = torch.get_num_threads()
+    torch.set_num_threads(1)
+    request.addfinalizer(lambda: torch.set_num_threads(former))
+
+
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.serial if name == "several-machines" else ()) for name in PAGES]
 )
-def test_every_block_is_executed(reader, name):
-    if name in NEED_TORCH and find_spec("torch") is None:
-        pytest.skip("needs PyTorch")
+def test_every_block_is_executed(reader, name, request):
+    if name in NEED_TORCH:
+        one_thread(pytest.importorskip("torch", reason="needs PyTorch"), request)
     if name in NEED_THE_FIRST_MODEL:
         training = next(block for block in blocks_of(FIRST) if "ncelm fit" in block.code)
         reader.execute(training)
