@@ -3,7 +3,6 @@
 import errno
 import os
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -14,8 +13,7 @@ import pytest
 from tests.helpers import parse_command, without_compilation
 
 from ncelm import __version__
-from ncelm.cli.main import NAMES, _module_of, main
-from ncelm.cli.parser import Parser
+from ncelm.cli.main import NAMES, main
 from ncelm.errors import NcelmError, Terminated
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""All pages: commands have valid options, Python is valid, equations have their functions, pages are in the navigation."""
+"""All pages: valid commands and Python, an equation for each function of the theory, no page outside the navigation."""
 
 import ast
 import inspect
@@ -59,7 +59,9 @@ def test_quoted_characters_do_not_separate_commands():
 def test_the_theory_has_every_equation_and_its_function(number):
     text = (DOCS / "theory.md").read_text()
     assert rf"\tag{{{number}}}" in text
-    functions = [name for name, _ in inspect.getmembers(reference, inspect.isfunction) if name.startswith(f"eq{number}_")]
+    functions = [
+        name for name, _ in inspect.getmembers(reference, inspect.isfunction) if name.startswith(f"eq{number}_")
+    ]
     assert functions
     assert all(f"`{name}`" in text for name in functions)
 
