@@ -288,7 +288,7 @@ FUNCTIONS: dict[str, Function] = {
             "model": NOT_PART,
             "shared_noise": NOT_BOOL,
             "tied_embeddings": NOT_BOOL,
-            "epochs": NOT_POSITIVE,
+            "epochs": NOT_FLOAT | {"zero": 0},
             "dropout": NOT_FLOAT,
             "init_from": {"None": None, "int": 3, "NUL": "a\0b", "list": ["x"]},
         },

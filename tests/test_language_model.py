@@ -15,6 +15,7 @@ from ncelm.models.log_bilinear import LogBilinear, ModelConfig
 from ncelm.models.ngram.estimate import train_ngram
 from ncelm.text.prepare import prepare
 from ncelm.text.store import contexts_and_targets
+from ncelm.training.config import TrainConfig
 from ncelm.training.loop import train
 
 TEXT = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog sat", "the mat and the log"] * 30
@@ -279,7 +280,7 @@ def test_a_store_with_another_boundary(case, tmp_path):
 @pytest.mark.parametrize("context_after", [0, 2])
 def test_a_trained_model_has_learned_its_text(tmp_path, context_after):
     options = {"epochs": 3, "context": 2, "dim": 10, "batch_size": 50, "noise_samples": 10}
-    train(make_store(tmp_path), tmp_path / "run", context_after=context_after, **options)
+    train(make_store(tmp_path), tmp_path / "run", TrainConfig(), context_after=context_after, **options)
     lm = LanguageModel.load(tmp_path / "run")
     assert lm.evaluate_split(lm.store_path, "test").perplexity < 8
     assert lm.score("the cat sat on the mat") > lm.score("mat the on sat cat the") + 2

@@ -49,7 +49,7 @@ def check_progress(value: object) -> None:
 
 def on_terminal() -> bool:
     """Return whether standard error is a terminal. Of several processes, only the first has one."""
-    return sys.stderr.isatty() and rank() == 0
+    return sys.stderr is not None and sys.stderr.isatty() and rank() == 0  # a service may have no standard error
 
 
 def in_notebook() -> bool:

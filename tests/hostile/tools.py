@@ -12,7 +12,10 @@ from typing import Any
 from tests.hostile.mutations import ArrayFile
 from tests.hostile.outcome import HARMLESS, REJECTED, Violation
 
-CLOCK_FIELDS = ("seconds", "words_per_second", "seconds_at_epoch", "metrics_bytes", "metrics_sha256", "checksum")
+CLOCK_FIELDS = (
+    *("seconds", "words_per_second", "seconds_at_epoch", "validation_seconds", "evaluation_seconds"),
+    *("metrics_bytes", "metrics_sha256", "checksum"),
+)
 
 
 def command(arguments: Sequence[object]) -> tuple[int, str, str]:

@@ -18,6 +18,8 @@ from ncelm.io import array_files, run
 from ncelm.models.load import load_vectors, load_word_model, run_checksum
 from ncelm.models.log_bilinear import LogBilinear, ModelConfig
 from ncelm.models.lsa import train_lsa
+from ncelm.training.config import TrainConfig
+from ncelm.training.loop import train
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +117,14 @@ def test_a_model_of_another_shape(folder):
     array_files.write_arrays(folder / run.MODEL, arrays, {})
     with pytest.raises(NcelmError, match="has no biases"):
         load(folder)
+
+
+def test_a_checkpoint_is_not_a_model(cycle_store, tmp_path):
+    """With SGD, which has no state, both have the same arrays."""
+    train(cycle_store, tmp_path / "run", TrainConfig(), optimizer="sgd", learning_rate=0.02, epochs=1, dim=4)
+    (tmp_path / "run" / run.CHECKPOINT).rename(tmp_path / "run" / run.MODEL)
+    with pytest.raises(NcelmError, match="is a checkpoint, not a model"):
+        load(tmp_path / "run")
 
 
 def test_a_model_that_does_not_match_its_configuration(folder):

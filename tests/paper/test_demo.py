@@ -19,7 +19,7 @@ def small(monkeypatch, small_store):
         return small_store
 
     config = TrainConfig().with_changes(dim=8, context=2, noise_samples=5)
-    monkeypatch.setattr(demo, "recipe", lambda name: config)
+    monkeypatch.setattr(demo, "TrainConfig", lambda: config)
     monkeypatch.setattr(demo, "prepare", prepare)
     monkeypatch.setattr(demo, "write_text", lambda path: None)
 

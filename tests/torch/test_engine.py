@@ -61,7 +61,7 @@ def test_every_model_learns_with_every_loss(store, tmp_path, architecture, loss)
     options = {"engine": "torch", "context": 2, "epochs": 6, **SMALL, **LOSSES[loss]}
     if loss == "ml":
         del options["noise_samples"]
-    last = train(store, tmp_path / "run", architecture=architecture, threads=1, **options)
+    last = train(store, tmp_path / "run", TrainConfig(), architecture=architecture, threads=1, **options)
     assert last["valid_perplexity"] < 8.0
     if loss in ("nce", "shared", "penalty", "ranking-penalty"):  # self-normalized
         assert abs(last["valid_log_z_mean"]) < 0.5
@@ -71,7 +71,7 @@ def test_importance_sampling_learns(store, tmp_path):
     for architecture in ("feed-forward", "maximum-entropy"):
         small = SMALL | {"learning_rate": 0.05, "noise_samples": 20}
         options = {"loss": "importance", "context": 2, "epochs": 3, **small}
-        last = train(store, tmp_path / architecture, architecture=architecture, threads=1, **options)
+        last = train(store, tmp_path / architecture, TrainConfig(), architecture=architecture, threads=1, **options)
         assert last["valid_perplexity"] < 18.0
 
 
@@ -80,7 +80,7 @@ def test_gradients_equal_those_of_the_compiled_engine(store, tmp_path):
     options = {name: value for name, value in SMALL.items() if name != "noise_samples"}
     options |= {"loss": "ml", "context": 2, "epochs": 1, "optimizer": "sgd", "learning_rate": 0.01}
     for name in ("compiled", "torch"):
-        train(store, tmp_path / name, engine=name, threads=1, **options)
+        train(store, tmp_path / name, TrainConfig(), engine=name, threads=1, **options)
     compiled, ours = (load_file(tmp_path / name / run.MODEL) for name in ("compiled", "torch"))
     for name, values in compiled.items():
         np.testing.assert_allclose(ours[name], values, atol=2e-5)
@@ -167,7 +167,7 @@ def test_every_model_learns_with_adam(store, tmp_path, architecture, loss):
     if loss == "ml":
         del options["noise_samples"]
     options |= {"engine": "torch", "optimizer": "adam", "context": 2, "epochs": 6}
-    last = train(store, tmp_path / "run", architecture=architecture, threads=1, **options)
+    last = train(store, tmp_path / "run", TrainConfig(), architecture=architecture, threads=1, **options)
     assert last["valid_perplexity"] < 8.0
 
 

@@ -84,7 +84,7 @@ def test_old_runs_resume_to_the_same_result(old_run, name):
 @pytest.mark.slow
 def test_old_runs_and_new_runs_are_the_same(tmp_path, old_run, name):
     train(FIXTURE / "store", old_run, resume=True, **OPTIONS[name])
-    train(FIXTURE / "store", tmp_path / "new", **OPTIONS[name])
+    train(FIXTURE / "store", tmp_path / "new", TrainConfig(), **OPTIONS[name])
     new, old = load_file(tmp_path / "new" / run.MODEL), load_file(old_run / run.MODEL)
     for parameter, values in new.items():
         np.testing.assert_allclose(old[parameter], values, rtol=0, atol=1e-5)

@@ -46,7 +46,7 @@ def test_names_flags_and_types():
         "optimizer", "initial_accumulator", "warmup_steps", "adam_beta1", "adam_beta2", "adam_epsilon",
         "schedule", "epochs", "patience", "min_improvement", "learning_rate", "matrix_lr_scale", "batch_size",
         "weight_decay", "weight_decay_per_epoch", "dropout", "clip_norm", "init_std", "init_from", "bptt_length",
-        "sync_interval", "seed", "engine",
+        "sync_interval", "seed", "engine", "validation_interval", "validation_words", "final_validation_words",
     }  # fmt: skip
     assert flag("noise_samples") == "--noise-samples"
     assert flag("architecture") == "--model"
@@ -81,11 +81,11 @@ def test_flat_options_round_trip(name):
 
 
 def test_flat_options_leave_out_what_does_not_go_with_the_configuration():
-    assert {"noise", "noise_samples", "max_samples", "patience"}.isdisjoint(
+    assert {"noise", "noise_samples", "max_samples", "min_improvement"}.isdisjoint(
         to_flat(TrainConfig(loss=MaximumLikelihood()))
     )
     flat = to_flat(TrainConfig(optimizer=Adam(), schedule=Halve()))
-    assert {"adam_beta1", "warmup_steps", "patience"} <= set(flat)
+    assert {"adam_beta1", "warmup_steps", "min_improvement"} <= set(flat)
     assert "initial_accumulator" not in flat
 
 
@@ -122,7 +122,7 @@ def test_another_alternative_keeps_shared_fields_and_has_defaults_for_others():
     assert nce.with_changes(loss="importance").loss == ImportanceSampling(samples=7)
     assert nce.with_changes(loss="ml").loss == MaximumLikelihood()
     assert nce.with_changes(loss="ml").with_changes(loss="nce").loss == NCE()
-    assert nce.with_changes(schedule="linear").schedule == Linear(epochs=9)
+    assert nce.with_changes(schedule="linear").schedule == Linear(epochs=9, patience=1)
     assert nce.with_changes(loss="nce") == nce
     shared = TrainConfig(loss=NCE(samples=50, shared_noise=True))
     assert shared.with_changes(loss="ranking").loss == Ranking(samples=50, shared_noise=True)
@@ -149,7 +149,7 @@ def test_another_alternative_keeps_shared_fields_and_has_defaults_for_others():
         ({"optimizer": "sgd", "warmup_steps": 5}, "`warmup_steps` goes with `optimizer` adagrad or adam, not sgd"),
         ({"adam_beta1": 0.5}, "`adam_beta1` goes with `optimizer` adam, not adagrad"),
         ({"optimizer": "adam", "initial_accumulator": 0.1}, "`initial_accumulator` goes with `optimizer` adagrad"),
-        ({"patience": 5}, "`patience` goes with `schedule` halve, not linear"),
+        ({"min_improvement": 0.1}, "`min_improvement` goes with `schedule` halve, not linear"),
         ({"shared_noise": True, "noise": "bigram"}, "`shared_noise` goes with any `noise` but bigram"),
         ({"shared_noise": True, "log_normalizers": "learned"}, "`shared_noise` goes with `log_normalizers` fixed"),
         ({"noise": "bigram", "context": 0, "context_after": 2}, "`noise` bigram depends"),

@@ -134,7 +134,7 @@ def test_a_run_of_several_workers_needs_as_many_to_resume_within_an_epoch(store,
 
 def test_initial_vectors_of_another_run(store, tmp_path):
     train_lsa(store, tmp_path / "lsa", dim=9)
-    options = {"init_from": str(tmp_path / "lsa"), "learning_rate": 1e-12, "epochs": 1}
+    options = {"init_from": str(tmp_path / "lsa"), "learning_rate": 1e-12, "epochs": 1, "init_std": 0.1}
     train(store, tmp_path / "run", **SMALL | options)
     given = load_scorer(tmp_path / "lsa").vectors()[:, :8]
     given = given[2:] / np.linalg.norm(given[2:], axis=1, keepdims=True)  # <unk> and </s> have none

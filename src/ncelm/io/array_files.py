@@ -72,6 +72,14 @@ def read_arrays(
     return arrays, header
 
 
+def read_parameters(path: Path, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Return the arrays of a model file. A checkpoint, which may have the same arrays, is refused."""
+    arrays, header = read_arrays(path, shapes)
+    if "checkpoint" in header:
+        raise NcelmError(f"{path} is a checkpoint, not a model: restore it from a copy or train again")
+    return arrays
+
+
 def read_header(path: Path) -> dict[str, Any]:
     """Return the header of a file written by `write_arrays`, without its arrays. Its checksum is not verified."""
     damaged = NcelmError(f"{path} is damaged or not an ncelm file: restore it from a copy or train again")

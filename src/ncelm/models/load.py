@@ -116,7 +116,7 @@ def _load_parameters(model_class: Any, path: Path, content: dict[str, Any], voca
         raise run.damaged_config(path) from error
     if not (path / run.MODEL).exists():
         raise NcelmError(f"{path} has no {run.MODEL}: if training was stopped in the first epoch, resume it")
-    arrays, _ = array_files.read_arrays(path / run.MODEL, model_class.shapes(config, vocabulary_size))
+    arrays = array_files.read_parameters(path / run.MODEL, model_class.shapes(config, vocabulary_size))
     model: WordModel = model_class.from_arrays(config, arrays)
     return model
 

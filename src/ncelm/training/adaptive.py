@@ -15,11 +15,22 @@ import numpy as np
 from ncelm.arguments import check_float
 from ncelm.distributed.collective import SingleProcess
 from ncelm.kernels.threads import Team
-from ncelm.models.log_bilinear import ModelConfig
+from ncelm.models.log_bilinear import Matrices, ModelConfig
 from ncelm.text.store import TokenStore
 from ncelm.training import recipes
 from ncelm.training.backend import memory_bytes
-from ncelm.training.config import NCE, Adagrad, Init, Linear, PowerNoise, Regularization, TrainConfig
+from ncelm.training.config import (
+    NCE,
+    Adagrad,
+    BigramNoise,
+    Halve,
+    Init,
+    Linear,
+    PowerNoise,
+    Ranking,
+    Regularization,
+    TrainConfig,
+)
 from ncelm.training.options import to_flat
 from ncelm.training.setup import Setup
 from ncelm.training.start import initial_snapshot
@@ -31,8 +42,8 @@ MIN_EPOCHS = 0.02
 RESERVE = 0.03  # of the available time, for what is not measured: checkpoints, files
 FINAL_SHARE, MIN_FINAL_WORDS = 0.05, 1000  # of the available time, and words, for the evaluation at the end
 WORDS_PER_DIMENSION = 25.0
-# Options for which noise is drawn for each word
-_PER_EXAMPLE = {"noise": ("bigram",), "log_normalizers": ("learned",), "loss": ("importance", "family")}
+FULL_MATRIX_LR_SCALE = 0.1
+REFERENCE = TrainConfig(noise=PowerNoise())  # options that are given are checked against it
 
 
 @dataclass(frozen=True)
@@ -66,25 +77,33 @@ def choose(store: TokenStore, *, minutes: float | None = None, threads: int | No
 # -- rules -----------------------------------------------------------------------------------------------------------
 
 
-def default_config(tokens: int, vocabulary_size: int, dim: int | None = None, **changes: Any) -> TrainConfig:
-    """Return the configuration for a training text of `tokens` words, without a limit of time."""
-    architecture = changes.get("architecture", "log-bilinear")
-    if architecture != "log-bilinear":
-        base = _torch_config(architecture, tokens)
-    elif any(changes.get(name) in values for name, values in _PER_EXAMPLE.items()) or (
-        changes.get("shared_noise") is False
-    ):
-        base = TrainConfig(schedule=Linear(_epochs(tokens), patience=2))
+def default_config(tokens: int, vocabulary_size: int, **changes: Any) -> TrainConfig:
+    """Return the configuration for a training text of `tokens` words, without a limit of time.
+
+    Args:
+        tokens: words of the training text.
+        vocabulary_size: V.
+        changes: options by flat name that are given; the others are chosen, and go with the given ones.
+    """
+    given = REFERENCE.with_changes(**changes)  # invalid options are errors here
+    tokens = max(tokens, 1)
+    if given.model.architecture != "log-bilinear":
+        base = _torch_config(given, tokens)
+    elif _noise_is_shared(given, changes):
+        dim = given.model.dim if _is_given("dim", "model", changes) else default_dim(tokens)
+        matrices = given.model.matrices if _is_given("matrices", "model", changes) else "diagonal"
+        base = log_bilinear_config(tokens, dim, matrices)
     else:
-        base = log_bilinear_config(tokens, dim or default_dim(tokens))
-    base = _with_optimizer(base, changes)
-    return base.with_changes(**changes, **({} if dim is None else {"dim": dim}))
+        base = _per_example_config(tokens)
+    if given.backend == "torch":  # which does not implement it
+        base = base.with_changes(weight_decay_per_epoch=0.0)
+    return _with_optimizer(base, given.optimizer.name).with_changes(**changes)
 
 
-def log_bilinear_config(tokens: int, dim: int) -> TrainConfig:
+def log_bilinear_config(tokens: int, dim: int, matrices: Matrices = "diagonal") -> TrainConfig:
     """Return the configuration of a log-bilinear model with shared noise."""
     return TrainConfig(
-        model=ModelConfig(context=10, dim=dim, matrices="diagonal"),
+        model=ModelConfig(context=10, dim=dim, matrices=matrices),
         loss=NCE(samples=125, shared_noise=True),
         noise=PowerNoise(),
         optimizer=Adagrad(initial_accumulator=round(100.0 / dim, 3), warmup_steps=100),
@@ -92,7 +111,7 @@ def log_bilinear_config(tokens: int, dim: int) -> TrainConfig:
         regularization=Regularization(dropout=_dropout(tokens, dim), weight_decay_per_epoch=1.0),
         init=Init(std=0.02),
         learning_rate=round(3.0 / math.sqrt(dim), 3),
-        matrix_lr_scale=1.0,
+        matrix_lr_scale=1.0 if matrices == "diagonal" else FULL_MATRIX_LR_SCALE,
         batch_size=125,
     )
 
@@ -102,7 +121,7 @@ def default_dim(tokens: int) -> int:
     return 100 if tokens < 3_000_000 else 200
 
 
-def _epochs(tokens: int) -> float:
+def _epochs(tokens: int) -> int:
     """Return the number of epochs: small texts need more."""
     return int(np.clip(round(4 * (1_000_000 / tokens) ** 0.25), 3, 10))
 
@@ -112,20 +131,37 @@ def _dropout(tokens: int, dim: int) -> float:
     return round(float(np.clip(0.2 + 0.1 * math.log2(dim / 100) - 0.06 * math.log10(tokens / 1e6), 0.05, 0.5)), 2)
 
 
-def _torch_config(architecture: str, tokens: int) -> TrainConfig:
+def _is_given(option: str, part: str, changes: dict[str, Any]) -> bool:
+    """Return whether an option is given, by itself or in a part of the configuration that is given as a whole."""
+    return option in changes or part in changes
+
+
+def _noise_is_shared(given: TrainConfig, changes: dict[str, Any]) -> bool:
+    """Return whether the words of a minibatch can share noise samples, and are not told to have their own."""
+    if "shared_noise" in changes or isinstance(changes.get("loss"), NCE | Ranking):
+        return bool(getattr(given.loss, "shared_noise", False))
+    possible = isinstance(given.loss, NCE | Ranking) and not given.learned_log_normalizers
+    return possible and not isinstance(given.noise, BigramNoise)
+
+
+def _per_example_config(tokens: int) -> TrainConfig:
+    """Return the configuration of a log-bilinear model with noise of each word, or with exact likelihood."""
+    return recipes.ptb_fast().with_changes(context=4, noise_samples=25, epochs=_epochs(tokens), patience=2)
+
+
+def _torch_config(given: TrainConfig, tokens: int) -> TrainConfig:
     """Return the configuration of a PyTorch model: that of the recipe for the Penn Treebank, with other epochs."""
     names = {"lstm": recipes.ptb_lstm, "feed-forward": recipes.ptb_feed_forward}
-    config = names.get(architecture, recipes.ptb_maximum_entropy)()
+    config = names.get(given.model.architecture, recipes.ptb_maximum_entropy)()
+    if isinstance(given.noise, BigramNoise):
+        config = config.with_changes(shared_noise=False, noise_samples=25)
     return config.with_changes(epochs=config.schedule.epochs if tokens > 500_000 else _epochs(tokens), patience=2)
 
 
-def _with_optimizer(base: TrainConfig, changes: dict[str, Any]) -> TrainConfig:
-    """Return the configuration with a learning rate that goes with the optimizer that is given."""
+def _with_optimizer(base: TrainConfig, name: str) -> TrainConfig:
+    """Return the configuration with an optimizer and a learning rate that goes with it."""
     rates = {"sgd": 0.02, "adam": 0.001}
-    name = changes.get("optimizer", "adagrad")
-    if "learning_rate" in changes or name not in rates:
-        return base
-    return base.with_changes(optimizer=name, learning_rate=rates[name])
+    return base.with_changes(optimizer=name, learning_rate=rates[name]) if name in rates else base
 
 
 # -- time ------------------------------------------------------------------------------------------------------------
@@ -180,10 +216,10 @@ def _within(
     tokens, vocabulary_size = store.split("train").tokens, len(store.vocabulary)
     config = default_config(tokens, vocabulary_size, **changes)
     found = measure(store, config, threads)
-    if "dim" not in changes and config.model.architecture == "log-bilinear":
+    if not _is_given("dim", "model", changes) and config.model.architecture == "log-bilinear":
         dim = affordable_dim(config, tokens, found.words_per_second * seconds)
         if dim != config.model.dim:
-            config = default_config(tokens, vocabulary_size, dim=dim, **changes)
+            config = default_config(tokens, vocabulary_size, **changes | {"dim": dim})
             found = measure(store, config, threads)
     valid_words = store.split("valid").tokens if "valid" in store.splits else 0
     final_words = valid_words
@@ -194,8 +230,9 @@ def _within(
     sample = sample_size(config, vocabulary_size, tokens, valid_words) if valid_words else 0
     epoch_seconds = tokens / found.words_per_second + sample * found.seconds_per_validated_word
     epochs = max(left / epoch_seconds, MIN_EPOCHS)
-    if "epochs" not in changes and epochs < config.schedule.epochs:
-        config = shortened(config, tokens, float(f"{epochs:.3g}"), changes)
+    if not _is_given("epochs", "schedule", changes) and epochs < config.schedule.epochs:
+        whole = isinstance(config.schedule, Halve)
+        config = shortened(config, max(int(epochs), 1) if whole else float(f"{epochs:.3g}"), changes)
     return config, found.words_per_second
 
 
@@ -212,12 +249,12 @@ def affordable_dim(config: TrainConfig, tokens: int, words: float) -> int:
     return best
 
 
-def shortened(config: TrainConfig, tokens: int, epochs: float, changes: dict[str, Any]) -> TrainConfig:
+def shortened(config: TrainConfig, epochs: float, changes: dict[str, Any]) -> TrainConfig:
     """Return a configuration with fewer epochs: a model that sees each word less often needs less regularization."""
     fewer = epochs / config.schedule.epochs
     regularization = config.regularization
     less: dict[str, Any] = {"epochs": epochs}
-    if "dropout" not in changes:
+    if not _is_given("dropout", "regularization", changes):
         less["dropout"] = round(max(regularization.dropout * min(fewer, 1.0), 0.02), 3)
     return config.with_changes(**less)
 

@@ -164,6 +164,7 @@ class Loop:
         self.reduction = LossReduction(setup.collective)
         self.importance = isinstance(setup.config.loss, ImportanceSampling)
         self.trace = WeightTrace(diagnostics.summary_interval(setup.steps_per_epoch), self.state.weights)
+        self.evaluated = False
 
     def run(self) -> dict[str, Any]:
         """Train until the schedule ends; return the last record of the metrics."""
@@ -362,7 +363,7 @@ class Loop:
         setup = self.setup
         if setup.collective.rank > 0:  # it does not evaluate
             return self.snapshot.model
-        arrays, _ = array_files.read_arrays(setup.out / run.MODEL, setup.shapes.parameters)
+        arrays = array_files.read_parameters(setup.out / run.MODEL, setup.shapes.parameters)
         return setup.model_class.from_arrays(setup.config.model, arrays)
 
     def _evaluate(
@@ -376,6 +377,9 @@ class Loop:
         if self.setup.collective.rank == 0:
             try:
                 with request.immediate():
+                    if not self.evaluated:  # the first call may compile a kernel, which is not validation time
+                        evaluate_sample(model, self.setup.store, name, 1, self.team)
+                        self.evaluated, began = True, time.perf_counter()
                     words = words or self.setup.store.split(name).tokens
                     result = evaluate_sample(model, self.setup.store, name, words, self.team)
                 found = [result.perplexity, result.log_z_mean, result.log_z_std, 0.0]

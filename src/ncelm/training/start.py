@@ -141,7 +141,7 @@ def restore(setup: Setup) -> Snapshot:
         snapshot.carried = restore_carried(arrays, setup.shapes.carried, path)
     Metrics(setup.out / run.METRICS).truncate(state.metrics_bytes, state.metrics_sha256)
     if state.best_epoch:  # the best model so far may be the result
-        array_files.read_arrays(setup.out / run.MODEL, setup.shapes.parameters)
+        array_files.read_parameters(setup.out / run.MODEL, setup.shapes.parameters)
     setup.store.vocabulary.save(setup.out / run.VOCABULARY)  # in case it was lost
     return snapshot
 

@@ -312,7 +312,7 @@ def public_functions(corpus: Corpus, place: Place) -> dict[str, tuple[Callable[.
         "lsa.neighbors": (lsa.neighbors, {"word": WORDS[0], "n": 3, "table": "context"}),
         "vectors": (lm.vectors, {"table": "target"}),
         "ModelConfig": (ncelm.ModelConfig, {"context": 2, "dim": 3, "matrices": "full", "context_after": 0}),
-        "recipe": (ncelm.recipe, {"name": "default"}),
+        "recipe": (ncelm.recipe, {"name": "paper/ptb-fast"}),
         "Noise.from_counts": (ncelm.Noise.from_counts, {"counts": np.array([3, 2, 1]), "kind": "power", "power": 0.75}),
         "Noise.from_probabilities": (ncelm.Noise.from_probabilities, {"probabilities": np.array([0.5, 0.25, 0.25])}),
         "Noise.sample": (ncelm.Noise.from_counts(np.array([3, 2, 1])).sample, {"shape": (2, 3), "seed": 0, "step": 0}),
