@@ -11,7 +11,7 @@ from tests.helpers import random_lines
 from ncelm.paper import demo
 
 CHARACTERS = 150_000  # of the text: enough for a model, and little enough for a test
-MODULES = ("_pydecimal.py", "argparse.py", "datetime.py", "subprocess.py", "logging/__init__.py", "pydoc_data/topics.py")
+MODULES = ("_pydecimal.py", "argparse.py", "subprocess.py", "logging/__init__.py", "pydoc_data/topics.py")
 
 
 @pytest.fixture(scope="session")
