@@ -100,12 +100,10 @@ def prepare(
 
     The text is prose or tokenized, and in files or in memory:
 
-    ========= ========================= =========================================
-    text      names of files            strings in memory
-    ========= ========================= =========================================
-    prose     `files`                   `texts`
-    tokenized `train`, `valid`, `test`  `train_lines`, `valid_lines`, `test_lines`
-    ========= ========================= =========================================
+    | text      | names of files            | strings in memory                          |
+    |-----------|---------------------------|--------------------------------------------|
+    | prose     | `files`                   | `texts`                                    |
+    | tokenized | `train`, `valid`, `test`  | `train_lines`, `valid_lines`, `test_lines` |
 
     Punkt splits prose into sentences, and the Treebank tokenizer splits sentences into words. Tokenized text has one
     sentence per line and blanks between words.
