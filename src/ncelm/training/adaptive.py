@@ -36,7 +36,8 @@ from ncelm.training.setup import Setup
 from ncelm.training.start import initial_snapshot
 from ncelm.training.validation import evaluate_sample, sample_size, train_cost
 
-DIMENSIONS = (50, 100, 200, 300)
+DIMENSIONS = (50, 100, 150, 200, 250, 300)
+BATCH_SIZE = 125  # and as many noise samples, which the words of a minibatch share
 MEASURED_SECONDS, MEASURED_VALIDATION = 0.5, 500  # seconds of training, and words, to find a throughput
 MIN_EPOCHS = 0.02
 RESERVE = 0.03  # of the available time, for what is not measured: checkpoints, files
@@ -104,31 +105,41 @@ def log_bilinear_config(tokens: int, dim: int, matrices: Matrices = "diagonal") 
     """Return the configuration of a log-bilinear model with shared noise."""
     return TrainConfig(
         model=ModelConfig(context=10, dim=dim, matrices=matrices),
-        loss=NCE(samples=125, shared_noise=True),
+        loss=NCE(samples=BATCH_SIZE, shared_noise=True),
         noise=PowerNoise(),
-        optimizer=Adagrad(initial_accumulator=round(100.0 / dim, 3), warmup_steps=100),
+        optimizer=Adagrad(initial_accumulator=round(100.0 / dim, 3), warmup_steps=_warmup_steps(tokens)),
         schedule=Linear(_epochs(tokens), patience=2),
-        regularization=Regularization(dropout=_dropout(tokens, dim), weight_decay_per_epoch=1.0),
+        regularization=Regularization(dropout=_dropout(tokens, dim), weight_decay_per_epoch=_weight_decay(tokens)),
         init=Init(std=0.02),
         learning_rate=round(3.0 / math.sqrt(dim), 3),
         matrix_lr_scale=1.0 if matrices == "diagonal" else FULL_MATRIX_LR_SCALE,
-        batch_size=125,
+        batch_size=BATCH_SIZE,
     )
 
 
 def default_dim(tokens: int) -> int:
-    """Return the dimension of word vectors for a text of this size."""
-    return 100 if tokens < 3_000_000 else 200
+    """Return the dimension of word vectors for a text of this size: a multiple of 50."""
+    return int(np.clip(50 * round(4 * (tokens / 1e6) ** 0.25), DIMENSIONS[0], DIMENSIONS[-1]))
 
 
 def _epochs(tokens: int) -> int:
     """Return the number of epochs: small texts need more."""
-    return int(np.clip(round(4 * (1_000_000 / tokens) ** 0.25), 3, 10))
+    return int(np.clip(round(4 * (1e6 / tokens) ** 0.4), 3, 12))
 
 
 def _dropout(tokens: int, dim: int) -> float:
     """Return the dropout probability: more for large models of small texts."""
-    return round(float(np.clip(0.2 + 0.1 * math.log2(dim / 100) - 0.06 * math.log10(tokens / 1e6), 0.05, 0.5)), 2)
+    return round(float(np.clip(0.25 - 0.3 * math.log10(tokens / 1e6) + 0.1 * math.log2(dim / 200), 0.05, 0.6)), 2)
+
+
+def _weight_decay(tokens: int) -> float:
+    """Return the weight decay per epoch: more for small texts."""
+    return float(f"{np.clip(2 * math.sqrt(1e6 / tokens), 0.3, 6):.2g}")
+
+
+def _warmup_steps(tokens: int) -> int:
+    """Return the number of warm-up steps: at most a tenth of an epoch."""
+    return int(np.clip(tokens / (10 * BATCH_SIZE), 1, 100))
 
 
 def _is_given(option: str, part: str, changes: dict[str, Any]) -> bool:
