@@ -4,10 +4,10 @@
     python benchmarks/defaults.py TEXTS --results FILE [--texts ptb handbook …] [--report docs/results/defaults.md]
 
 For each text, the default configuration is trained on one thread. Each configuration of the search is trained for the
-same CPU time: its number of epochs is that of the default, multiplied by the ratio of the throughputs, which are measured
-in alternation, so that the linear schedule ends at that time. The search has a Latin hypercube of the whole space,
-variations of the default and the recipes of the paper. It is selected by validation perplexity. Test perplexities are
-computed for the default, for the best configuration and for a 5-gram model.
+same CPU time: its number of epochs is that of the default, multiplied by the ratio of the throughputs, which are
+measured in alternation, so that the linear schedule ends at that time. The search has a Latin hypercube of the whole
+space, variations of the default and recipes of the paper. The best is selected by validation perplexity. Test
+perplexities are computed for the default, for the best configuration and for a 5-gram model.
 
 Results are appended to FILE, one line of JSON each. A search that was interrupted continues where it stopped. Results
 that belong to another default configuration are ignored.
@@ -42,7 +42,8 @@ GLOBAL, LOCAL = 15, 15  # configurations of the Latin hypercube, and variations 
 DEFAULT, NGRAM = "default", "5-gram"
 ROUNDS, SECONDS_PER_ROUND = 4, 0.15  # of the comparison of throughputs
 MIN_STEPS = 20
-# Options in the report, if they differ from the default
+DETAILS = ("dim", "epochs", "dropout", "weight_decay_per_epoch")  # options of the default in the report
+# Options of the best configuration in the report, if they differ from the default
 SHOWN = ("context", "dim", "matrices", "tied_embeddings", "batch_size", "noise_samples", "shared_noise", "noise",
          "noise_power", "learning_rate", "initial_accumulator", "matrix_lr_scale", "dropout", "weight_decay",
          "weight_decay_per_epoch", "init_std", "epochs")  # fmt: skip
@@ -288,9 +289,10 @@ def report(results: Results, stores: dict[str, TokenStore], environment: dict[st
     lines = report_header("Default configuration compared with a search", environment)
     lines += [
         f"Seed {seed}. Each text: {GLOBAL} configurations of a Latin hypercube, {LOCAL} variations of the default and "
-        f"{len(RECIPES)} recipes of the paper, trained on one thread for the CPU time of the default (*time*). The best is "
-        "selected by validation perplexity. *Distance* is the excess of the default's perplexity over the best one; it is "
-        "0 if the default is the best. The 5-gram model is the modified Kneser-Ney model of `ncelm ngram`.",
+        f"{len(RECIPES)} recipes of the paper, trained on one thread for the CPU time of the default (*time*). The "
+        "best is selected by validation perplexity. *Distance* is the excess of the default's perplexity over the "
+        "best one; it is 0 if the default is the best. The 5-gram model is the modified Kneser-Ney model of `ncelm "
+        "ngram train`.",
         "",
     ]
     rows, details, distances = [], [], []
@@ -306,23 +308,20 @@ def report(results: Results, stores: dict[str, TokenStore], environment: dict[st
         valid, test = default["valid"] / best["valid"] - 1.0, default["test"] / best["test"] - 1.0
         distances.append((valid, test))
         held_out = text in TEXTS and TEXTS[text].held_out
-        rows.append(
-            [f"{text}{' (held out)' if held_out else ''}", f"{tokens:,}", f"{vocabulary_size:,}"]
-            + [f"{default['cpu_seconds']:.1f} s", str(len(trained) - 1)]
-            + [f"{default['valid']:.1f}", f"{best['valid']:.1f}", f"{100 * valid:.1f} %"]
-            + [f"{default['test']:.1f}", f"{best['test']:.1f}", f"{100 * test:.1f} %", f"{ngram['test']:.1f}"]
-        )
+        row = [f"{text}{' (held out)' if held_out else ''}", f"{tokens:,}", f"{vocabulary_size:,}"]
+        row += [f"{default['cpu_seconds']:.1f} s", str(len(trained) - 1)]
+        row += [f"{default['valid']:.1f}", f"{best['valid']:.1f}", f"{100 * valid:.1f} %"]
+        row += [f"{default['test']:.1f}", f"{best['test']:.1f}", f"{100 * test:.1f} %", f"{ngram['test']:.1f}"]
+        rows.append(row)
         flat = default["config"]
-        details.append(
-            [text, f"{flat['dim']}", f"{flat['context']}", f"{flat['epochs']:g}", f"{flat['dropout']:g}"]
-            + [f"{best['name']}: {_changed(best)}" if best is not default else "the default"]
-        )
+        row = [text, *(f"{flat[name]:g}" for name in DETAILS)]
+        details.append([*row, f"{best['name']}: {_changed(best)}" if best is not default else "the default"])
     mean = [f"{100 * float(np.mean([each[i] for each in distances])):.1f} %" if distances else "" for i in (0, 1)]
     rows.append(["mean", "", "", "", "", "", "", mean[0], "", "", mean[1], ""])
     header = ["text", "words", "vocabulary", "time", "searched", "valid: default", "best", "distance"]
     lines += markdown_table([*header, "test: default", "best", "distance", "5-gram"], rows)
     lines += ["", "Default configurations, and the options in which the best ones differ:", ""]
-    lines += markdown_table(["text", "dim", "context", "epochs", "dropout", "best"], details)
+    lines += markdown_table(["text", *DETAILS, "best"], details)
     return "\n".join(lines) + "\n"
 
 

@@ -43,7 +43,7 @@ MIN_EPOCHS = 0.02
 RESERVE = 0.03  # of the available time, for what is not measured: checkpoints, files
 FINAL_SHARE, MIN_FINAL_WORDS = 0.05, 1000  # of the available time, and words, for the evaluation at the end
 WORDS_PER_DIMENSION = 25.0
-FULL_MATRIX_LR_SCALE = 0.1
+FULL_MATRIX_LR_SCALE = 0.03
 REFERENCE = TrainConfig(noise=PowerNoise())  # options that are given are checked against it
 
 
@@ -104,7 +104,7 @@ def default_config(tokens: int, vocabulary_size: int, **changes: Any) -> TrainCo
 def log_bilinear_config(tokens: int, dim: int, matrices: Matrices = "diagonal") -> TrainConfig:
     """Return the configuration of a log-bilinear model with shared noise."""
     return TrainConfig(
-        model=ModelConfig(context=10, dim=dim, matrices=matrices),
+        model=ModelConfig(context=10 if matrices == "diagonal" else 4, dim=dim, matrices=matrices),
         loss=NCE(samples=BATCH_SIZE, shared_noise=True),
         noise=PowerNoise(),
         optimizer=Adagrad(initial_accumulator=round(100.0 / dim, 3), warmup_steps=_warmup_steps(tokens)),
@@ -138,8 +138,9 @@ def _weight_decay(tokens: int) -> float:
 
 
 def _warmup_steps(tokens: int) -> int:
-    """Return the number of warm-up steps: at most a tenth of an epoch."""
-    return int(np.clip(tokens / (10 * BATCH_SIZE), 1, 100))
+    """Return the number of warm-up steps: a tenth of an epoch, from 20 to 100; a fifth of training in tiny texts."""
+    steps = tokens / BATCH_SIZE
+    return int(np.clip(steps / 10, max(min(steps * _epochs(tokens) / 5, 20), 1), 100))
 
 
 def _is_given(option: str, part: str, changes: dict[str, Any]) -> bool:
@@ -252,12 +253,12 @@ def affordable_dim(config: TrainConfig, tokens: int, words: float) -> int:
 
     `words` is what the configuration can train on in the available time; smaller dimensions can train on more.
     """
-    best = config.model.dim
+    affordable = DIMENSIONS[0]
     for dim in DIMENSIONS:
         cost = train_cost(config.with_changes(dim=dim), 1) / train_cost(config, 1)
-        if dim <= best and words / cost >= WORDS_PER_DIMENSION * dim * math.sqrt(tokens):
-            best = dim
-    return best
+        if words / cost >= WORDS_PER_DIMENSION * dim * math.sqrt(tokens):
+            affordable = dim
+    return min(affordable, config.model.dim)
 
 
 def shortened(config: TrainConfig, epochs: float, changes: dict[str, Any]) -> TrainConfig:
