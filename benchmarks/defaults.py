@@ -40,7 +40,7 @@ from texts import TEXTS
 RECIPES = ("paper/holmes", "paper/ptb-best", "paper/ptb-fast", "paper/ptb-quick")
 GLOBAL, LOCAL = 15, 15  # configurations of the Latin hypercube, and variations of the default
 DEFAULT, NGRAM = "default", "5-gram"
-ROUNDS, SECONDS_PER_ROUND = 4, 0.15  # of the comparison of throughputs
+ROUNDS, SECONDS_PER_ROUND = 3, 0.1  # of the comparison of throughputs
 MIN_STEPS = 20
 DETAILS = ("dim", "epochs", "dropout", "weight_decay_per_epoch")  # options of the default in the report
 # Options of the best configuration in the report, if they differ from the default

@@ -1,7 +1,16 @@
 """Adaptive defaults: a configuration chosen from the size of the text, the vocabulary and the time that is available.
 
-`choose` returns what `train` uses without a recipe or a configuration. The rules are fits to searches on texts of 10⁵
-to 5·10⁷ words (docs/experiments.md has the searches, docs/results/defaults.md the distance to their best results).
+`choose` returns what `train` uses without a recipe or a configuration. The rules are functions of the number of words N
+of the training text, fitted to searches (docs/experiments.md has the searches, docs/results/defaults.md the distance to
+their best results):
+
+    dimension        200 · (N / 10⁶)^0.25, a multiple of 50 from 50 to 300
+    epochs           4 · (10⁶ / N)^0.4, from 3 to 12
+    dropout          0.25 − 0.3 · log₁₀(N / 10⁶) + 0.1 · log₂(dimension / 200), from 0.05 to 0.6
+    weight decay     2 · (10⁶ / N)^0.5 per epoch, from 0.3 to 6
+    learning rate    3 / √dimension, with an initial accumulator of 100 / dimension
+
+Ten context words, diagonal matrices, and minibatches of 125 words that share 125 noise samples suit all sizes.
 """
 
 import math
@@ -43,6 +52,7 @@ MIN_EPOCHS = 0.02
 RESERVE = 0.03  # of the available time, for what is not measured: checkpoints, files
 FINAL_SHARE, MIN_FINAL_WORDS = 0.05, 1000  # of the available time, and words, for the evaluation at the end
 WORDS_PER_DIMENSION = 25.0
+TORCH_BATCH_SIZE = 250  # PyTorch has an overhead of about a millisecond per minibatch
 FULL_MATRIX_LR_SCALE = 0.03
 REFERENCE = TrainConfig(noise=PowerNoise())  # options that are given are checked against it
 
@@ -96,8 +106,8 @@ def default_config(tokens: int, vocabulary_size: int, **changes: Any) -> TrainCo
         base = log_bilinear_config(tokens, dim, matrices)
     else:
         base = _per_example_config(tokens)
-    if given.backend == "torch":  # which does not implement it
-        base = base.with_changes(weight_decay_per_epoch=0.0)
+    if given.backend == "torch":  # which does not implement weight decay
+        base = base.with_changes(weight_decay_per_epoch=0.0, batch_size=max(base.batch_size, TORCH_BATCH_SIZE))
     return _with_optimizer(base, given.optimizer.name).with_changes(**changes)
 
 
@@ -277,10 +287,12 @@ def shortened(config: TrainConfig, epochs: float, changes: dict[str, Any]) -> Tr
 def _explain(config: TrainConfig, tokens: int, vocabulary_size: int, changes: dict[str, Any]) -> str:
     """Return one line that describes a choice, and the size that it depends on."""
     flat = to_flat(config)
-    model = f"{flat['context']} context words, {flat['dim']} dimensions"
-    if config.model.architecture != "log-bilinear":
-        model = f"{config.model.architecture}, {model}"
-    parts = [model, f"minibatches of {config.batch_size}"]
+    parts: list[str] = [] if config.model.architecture == "log-bilinear" else [config.model.architecture]
+    if config.model.architecture != "lstm":
+        parts.append(f"{config.model.positions} context word{'s' if config.model.positions != 1 else ''}")
+    if config.model.architecture != "maximum-entropy":
+        parts.append(f"{flat['dim']} dimensions")
+    parts.append(f"minibatches of {config.batch_size}")
     if config.sampled:
         shared = "shared " if flat.get("shared_noise") else ""
         parts.append(f"{flat['noise_samples']} {shared}noise samples")
