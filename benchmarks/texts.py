@@ -83,6 +83,7 @@ TEXTS = {
     "linux": Text("linux-doc-6.1", "**/*.rst.gz", plain, held_out=True),
 }
 HOLMES_WORKS = {"holmes-1": 1, "holmes-4": 4, "holmes-25": 25, "holmes-120": 120}  # number of works
+SMALLEST_WORK = 300_000  # bytes
 
 
 def read(path: Path) -> str:
@@ -114,9 +115,10 @@ def write_text(text: Text, folder: Path, out: Path) -> None:
 def write_works(archive: Path, works: int, out: Path) -> None:
     """Extract works of the Holmes archive, evenly spaced in the order of their names."""
     with tarfile.open(archive) as file:
-        members = sorted((member for member in file.getmembers() if member.isfile()), key=lambda each: each.name)
+        files = (member for member in file.getmembers() if member.isfile() and member.size > SMALLEST_WORK)
+        members = sorted(files, key=lambda each: each.name)
         chosen = members[len(members) // (2 * works) :: len(members) // works][:works]
-        out.mkdir()
+        out.mkdir(exist_ok=True)
         for member in chosen:
             content = file.extractfile(member)
             assert content

@@ -1,7 +1,16 @@
 """Adaptive defaults: a configuration chosen from the size of the text, the vocabulary and the time that is available.
 
-`choose` returns what `train` uses without a recipe or a configuration. The rules are fits to searches on texts of 10⁵
-to 5·10⁷ words (docs/experiments.md has the searches, docs/results/defaults.md the distance to their best results).
+`choose` returns what `train` uses without a recipe or a configuration. The rules are functions of the number of words N
+of the training text, fitted to searches (docs/experiments.md has the searches, docs/results/defaults.md the distance to
+their best results):
+
+    dimension        200 · (N / 10⁶)^0.25, a multiple of 50 from 50 to 300
+    epochs           4 · (10⁶ / N)^0.4, from 3 to 12
+    dropout          0.25 − 0.3 · log₁₀(N / 10⁶) + 0.1 · log₂(dimension / 200), from 0.05 to 0.6
+    weight decay     2 · (10⁶ / N)^0.5 per epoch, from 0.3 to 6
+    learning rate    3 / √dimension, with an initial accumulator of 100 / dimension
+
+Ten context words, diagonal matrices, and minibatches of 125 words that share 125 noise samples suit all sizes.
 """
 
 import math
@@ -36,13 +45,15 @@ from ncelm.training.setup import Setup
 from ncelm.training.start import initial_snapshot
 from ncelm.training.validation import evaluate_sample, sample_size, train_cost
 
-DIMENSIONS = (50, 100, 200, 300)
+DIMENSIONS = (50, 100, 150, 200, 250, 300)
+BATCH_SIZE = 125  # and as many noise samples, which the words of a minibatch share
 MEASURED_SECONDS, MEASURED_VALIDATION = 0.5, 500  # seconds of training, and words, to find a throughput
 MIN_EPOCHS = 0.02
 RESERVE = 0.03  # of the available time, for what is not measured: checkpoints, files
 FINAL_SHARE, MIN_FINAL_WORDS = 0.05, 1000  # of the available time, and words, for the evaluation at the end
 WORDS_PER_DIMENSION = 25.0
-FULL_MATRIX_LR_SCALE = 0.1
+TORCH_BATCH_SIZE = 250  # PyTorch has an overhead of about a millisecond per minibatch
+FULL_MATRIX_LR_SCALE = 0.03
 REFERENCE = TrainConfig(noise=PowerNoise())  # options that are given are checked against it
 
 
@@ -95,40 +106,51 @@ def default_config(tokens: int, vocabulary_size: int, **changes: Any) -> TrainCo
         base = log_bilinear_config(tokens, dim, matrices)
     else:
         base = _per_example_config(tokens)
-    if given.backend == "torch":  # which does not implement it
-        base = base.with_changes(weight_decay_per_epoch=0.0)
+    if given.backend == "torch":  # which does not implement weight decay
+        base = base.with_changes(weight_decay_per_epoch=0.0, batch_size=max(base.batch_size, TORCH_BATCH_SIZE))
     return _with_optimizer(base, given.optimizer.name).with_changes(**changes)
 
 
 def log_bilinear_config(tokens: int, dim: int, matrices: Matrices = "diagonal") -> TrainConfig:
     """Return the configuration of a log-bilinear model with shared noise."""
     return TrainConfig(
-        model=ModelConfig(context=10, dim=dim, matrices=matrices),
-        loss=NCE(samples=125, shared_noise=True),
+        model=ModelConfig(context=10 if matrices == "diagonal" else 4, dim=dim, matrices=matrices),
+        loss=NCE(samples=BATCH_SIZE, shared_noise=True),
         noise=PowerNoise(),
-        optimizer=Adagrad(initial_accumulator=round(100.0 / dim, 3), warmup_steps=100),
+        optimizer=Adagrad(initial_accumulator=round(100.0 / dim, 3), warmup_steps=_warmup_steps(tokens)),
         schedule=Linear(_epochs(tokens), patience=2),
-        regularization=Regularization(dropout=_dropout(tokens, dim), weight_decay_per_epoch=1.0),
+        regularization=Regularization(dropout=_dropout(tokens, dim), weight_decay_per_epoch=_weight_decay(tokens)),
         init=Init(std=0.02),
         learning_rate=round(3.0 / math.sqrt(dim), 3),
         matrix_lr_scale=1.0 if matrices == "diagonal" else FULL_MATRIX_LR_SCALE,
-        batch_size=125,
+        batch_size=BATCH_SIZE,
     )
 
 
 def default_dim(tokens: int) -> int:
-    """Return the dimension of word vectors for a text of this size."""
-    return 100 if tokens < 3_000_000 else 200
+    """Return the dimension of word vectors for a text of this size: a multiple of 50."""
+    return int(np.clip(50 * round(4 * (tokens / 1e6) ** 0.25), DIMENSIONS[0], DIMENSIONS[-1]))
 
 
 def _epochs(tokens: int) -> int:
     """Return the number of epochs: small texts need more."""
-    return int(np.clip(round(4 * (1_000_000 / tokens) ** 0.25), 3, 10))
+    return int(np.clip(round(4 * (1e6 / tokens) ** 0.4), 3, 12))
 
 
 def _dropout(tokens: int, dim: int) -> float:
     """Return the dropout probability: more for large models of small texts."""
-    return round(float(np.clip(0.2 + 0.1 * math.log2(dim / 100) - 0.06 * math.log10(tokens / 1e6), 0.05, 0.5)), 2)
+    return round(float(np.clip(0.25 - 0.3 * math.log10(tokens / 1e6) + 0.1 * math.log2(dim / 200), 0.05, 0.6)), 2)
+
+
+def _weight_decay(tokens: int) -> float:
+    """Return the weight decay per epoch: more for small texts."""
+    return float(f"{np.clip(2 * math.sqrt(1e6 / tokens), 0.3, 6):.2g}")
+
+
+def _warmup_steps(tokens: int) -> int:
+    """Return the number of warm-up steps: a tenth of an epoch, from 20 to 100; a fifth of training in tiny texts."""
+    steps = tokens / BATCH_SIZE
+    return int(np.clip(steps / 10, max(min(steps * _epochs(tokens) / 5, 20), 1), 100))
 
 
 def _is_given(option: str, part: str, changes: dict[str, Any]) -> bool:
@@ -241,12 +263,12 @@ def affordable_dim(config: TrainConfig, tokens: int, words: float) -> int:
 
     `words` is what the configuration can train on in the available time; smaller dimensions can train on more.
     """
-    best = config.model.dim
+    affordable = DIMENSIONS[0]
     for dim in DIMENSIONS:
         cost = train_cost(config.with_changes(dim=dim), 1) / train_cost(config, 1)
-        if dim <= best and words / cost >= WORDS_PER_DIMENSION * dim * math.sqrt(tokens):
-            best = dim
-    return best
+        if words / cost >= WORDS_PER_DIMENSION * dim * math.sqrt(tokens):
+            affordable = dim
+    return min(affordable, config.model.dim)
 
 
 def shortened(config: TrainConfig, epochs: float, changes: dict[str, Any]) -> TrainConfig:
@@ -265,10 +287,12 @@ def shortened(config: TrainConfig, epochs: float, changes: dict[str, Any]) -> Tr
 def _explain(config: TrainConfig, tokens: int, vocabulary_size: int, changes: dict[str, Any]) -> str:
     """Return one line that describes a choice, and the size that it depends on."""
     flat = to_flat(config)
-    model = f"{flat['context']} context words, {flat['dim']} dimensions"
-    if config.model.architecture != "log-bilinear":
-        model = f"{config.model.architecture}, {model}"
-    parts = [model, f"minibatches of {config.batch_size}"]
+    parts: list[str] = [] if config.model.architecture == "log-bilinear" else [config.model.architecture]
+    if config.model.architecture != "lstm":
+        parts.append(f"{config.model.positions} context word{'s' if config.model.positions != 1 else ''}")
+    if config.model.architecture != "maximum-entropy":
+        parts.append(f"{flat['dim']} dimensions")
+    parts.append(f"minibatches of {config.batch_size}")
     if config.sampled:
         shared = "shared " if flat.get("shared_noise") else ""
         parts.append(f"{flat['noise_samples']} {shared}noise samples")
