@@ -31,6 +31,7 @@ COMMANDS = {
         "evaluate": "measure the perplexity of a text",
         "score": "print log-probabilities of sentences",
         "complete": "fill the gap in sentences",
+        "generate": "write random or likely sentences",
         "report": "write an HTML page about runs: curves, settings, samples",
         "neighbors": "show the words with the nearest vectors",
         "export": "write word vectors for other tools",
