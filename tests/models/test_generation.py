@@ -1,6 +1,6 @@
 """Generation: filters, random draws of a known distribution, beam search, Gibbs sampling."""
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -150,7 +150,7 @@ def test_a_wide_beam_finds_the_most_probable_sentences():
     for length in range(4):
         for ids in product(words, repeat=length):
             path = [2, *ids, END]
-            every.append((sum(np.log(model.follow[a, b]) for a, b in zip(path, path[1:], strict=False)), path[1:-1]))
+            every.append((sum(np.log(model.follow[a, b]) for a, b in pairwise(path)), path[1:-1]))
     every.sort(key=lambda each: -each[0])
     finished = [each for each in found if each.finished]
     for (total, ids), each in zip(every[:10], finished[:10], strict=True):

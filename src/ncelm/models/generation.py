@@ -277,9 +277,8 @@ def fill_gaps(
         random: random numbers.
     """
     if model.sides != "both":
-        raise NcelmError(
-            "Gibbs sampling needs a model that sees both sides of a word (`context_after`): use `complete`"
-        )
+        raise NcelmError("only a model that sees both sides of a word (`context_after`) can fill gaps: use `complete`")
+
     words, known = np.asarray(sentence, np.int64).copy(), np.ones(len(sentence), np.bool_)
     known[list(gaps)] = False
     banned = [*vocabulary.banned, vocabulary.end_id]
