@@ -7,6 +7,7 @@ unless `end=False`.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, tee
@@ -124,6 +125,7 @@ class LanguageModel:
     text: TextSettings
     store_path: Path | None  # the token store of the training text; None for a model from an ARPA file
     threads: int | None = None  # None: all cores
+    team: Team | None = None  # open threads that all calls share; None: each call starts its own
 
     def __repr__(self) -> str:
         return f"LanguageModel({self.model}, {len(self.vocabulary):,} words)"
@@ -138,6 +140,10 @@ class LanguageModel:
     def of(cls, model: WordModel, origin: Origin, threads: int | None = None) -> "LanguageModel":
         """Return a language model of a word model and the origin of its training text."""
         return cls(model, origin.vocabulary, origin.boundary, origin.text, origin.store, check_threads(threads))
+
+    def _team(self) -> AbstractContextManager[Team]:
+        """Return an open team of threads, which the block may use."""
+        return Team(self.threads) if self.team is None else nullcontext(self.team)
 
     @property
     def two_sided(self) -> bool:
@@ -224,7 +230,7 @@ class LanguageModel:
         store, name = store_or_path("store", store), check_str("name", name)
         store = TokenStore.open(store)
         self.check_store(store)
-        with Team(self.threads) as team:
+        with self._team() as team:
             return evaluate_split(self.model, store, name, team)
 
     def check_store(self, store: TokenStore) -> None:
@@ -385,7 +391,7 @@ class LanguageModel:
         _check_sentence("prompt", prompt)
         n, max_words = check_int("n", n, 1, 100_000), check_int("max_words", max_words, 1)
         words, ids = self._words(prompt), self._word_ids(allow_unknown)
-        with Team(self.threads) as team:
+        with self._team() as team:
             found = generation.beam_search(self.model, self.vocabulary.encode(words), ids, n, max_words, team)
         result = []
         for each in found:
@@ -465,7 +471,7 @@ class LanguageModel:
         starts = [self.vocabulary.encode(words) for words in prompts for _ in range(count)]
 
         def words() -> Iterator[GeneratedWord]:
-            with Team(self.threads) as team:
+            with self._team() as team:
                 for word in generation.sample(self.model, starts, ids, sampling, max_words, seed, team):
                     yield GeneratedWord(word.sentence, self.vocabulary.word(word.id), word.log_probability)
 
@@ -490,7 +496,7 @@ class LanguageModel:
         PyTorch models are an exception: their scores may differ in the last digits.
         """
         iterator = iter(sentences)
-        with Team(self.threads) as team:
+        with self._team() as team:
             while batch := list(islice(iterator, BATCH_SENTENCES)):
                 ids, ends = self._encode(batch)
                 scores, log_z = self.model.score_positions(self._corpus(ids), 0, ids.size, team, normalised)

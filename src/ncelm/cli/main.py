@@ -32,6 +32,7 @@ COMMANDS = {
         "score": "print log-probabilities of sentences",
         "complete": "fill the gap in sentences",
         "generate": "write random or likely sentences",
+        "serve": "answer requests over HTTP; an interactive page",
         "report": "write an HTML page about runs: curves, settings, samples",
         "neighbors": "show the words with the nearest vectors",
         "export": "write word vectors for other tools",
