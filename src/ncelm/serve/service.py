@@ -265,7 +265,8 @@ class Service:
 
     def _generation(self, values: dict[str, Any]) -> tuple[str, LanguageModel, dict[str, Any]]:
         name, lm = self.model(values["model"])
-        self._texts([values["prompt"]])
+        prompt = values["prompt"]
+        self._texts([prompt] if isinstance(prompt, str) else prompt)
         if values["count"] * values["max_words"] > self.limits.generated:
             raise invalid(f"count × max_words is more than {self.limits.generated}: reduce one of them")
         names = ("prompt", "count", "max_words", *(field.name for field in SAMPLING))
@@ -326,8 +327,8 @@ class Service:
             (self._maps[name],) = await self.batcher.run(None, lambda _: [principal_map(lm)], [None], 1)
         return self._maps[name]
 
-    def _texts(self, texts: str | list[str]) -> tuple[list[str], int]:
-        """Return texts and their number of words, which is limited."""
+    def _texts(self, texts: str | Sequence[str]) -> tuple[list[str], int]:
+        """Return texts and an upper bound of their number of words, which is limited."""
         given = [texts] if isinstance(texts, str) else texts
         cost = sum(text.count(" ") + text.count("\n") + 1 + len(text) // 20 for text in given)
         if cost > self.limits.words:
