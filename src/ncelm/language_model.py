@@ -7,6 +7,7 @@ unless `end=False`.
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice, tee
@@ -16,6 +17,7 @@ from typing import NamedTuple, overload
 import numpy as np
 
 from ncelm.arguments import (
+    check,
     check_bool,
     check_int,
     check_iterable,
@@ -28,6 +30,7 @@ from ncelm.arguments import (
 from ncelm.errors import ArgumentTypeError, NcelmError
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team, check_threads
+from ncelm.models import generation
 from ncelm.models import load as model_loading
 from ncelm.models.base import ChoiceScores, Gap, Scorer, Table, WordModel, check_words_around, checked_gaps
 from ncelm.models.description import Origin
@@ -77,6 +80,26 @@ class SentenceScore:
     unknown: int  # number of words scored as <unk>
 
 
+@dataclass(frozen=True)
+class Generated:
+    """A sentence that a model has generated."""
+
+    text: str  # the sentence with the prompt, detokenized if the training text is prose
+    words: tuple[str, ...]  # the words after the prompt, without the end of the sentence
+    log_probability: float  # of these words, and of the end of the sentence if it was generated; natural logarithm
+    finished: bool  # whether the sentence has ended; False if it has reached the largest number of words
+    prompt: int = 0  # the index of the prompt, if there are several
+
+
+@dataclass(frozen=True)
+class GeneratedWord:
+    """A word that a model has generated, as it is streamed."""
+
+    sentence: int  # the index of the sentence
+    word: str  # </s> at the end of the sentence
+    log_probability: float  # log P(word | context), natural logarithm
+
+
 class _ScoredBatch(NamedTuple):
     """Sentences with the scores of their words, n in total, including the ends of the sentences."""
 
@@ -102,6 +125,7 @@ class LanguageModel:
     text: TextSettings
     store_path: Path | None  # the token store of the training text; None for a model from an ARPA file
     threads: int | None = None  # None: all cores
+    team: Team | None = None  # open threads that all calls share; None: each call starts its own
 
     def __repr__(self) -> str:
         return f"LanguageModel({self.model}, {len(self.vocabulary):,} words)"
@@ -116,6 +140,10 @@ class LanguageModel:
     def of(cls, model: WordModel, origin: Origin, threads: int | None = None) -> "LanguageModel":
         """Return a language model of a word model and the origin of its training text."""
         return cls(model, origin.vocabulary, origin.boundary, origin.text, origin.store, check_threads(threads))
+
+    def _team(self) -> AbstractContextManager[Team]:
+        """Return an open team of threads, which the block may use."""
+        return Team(self.threads) if self.team is None else nullcontext(self.team)
 
     @property
     def two_sided(self) -> bool:
@@ -202,7 +230,7 @@ class LanguageModel:
         store, name = store_or_path("store", store), check_str("name", name)
         store = TokenStore.open(store)
         self.check_store(store)
-        with Team(self.threads) as team:
+        with self._team() as team:
             return evaluate_split(self.model, store, name, team)
 
     def check_store(self, store: TokenStore) -> None:
@@ -298,6 +326,167 @@ class LanguageModel:
         best = np.argsort(-logs, kind="stable")
         return [(self.vocabulary.word(int(i)), float(logs[i])) for i in best if i != self.vocabulary.unknown_id][:n]
 
+    # -- generation ---------------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: Sentence | Iterable[Sentence] = "",
+        count: int = 1,
+        *,
+        seed: int = 0,
+        max_words: int = 100,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        allow_unknown: bool = False,
+    ) -> list[Generated]:
+        """Return random sentences. The same seed gives the same sentences, on any number of threads.
+
+        Args:
+            prompt: the beginning of the sentences, or a list of beginnings.
+            count: number of sentences for each prompt.
+            seed: of the random numbers.
+            max_words: words after the prompt at most. A sentence ends earlier if the model generates its end.
+            temperature: below 1, likely words become more likely; 0 chooses the most likely word.
+            top_k: draw from the k most likely words only; 0 for all.
+            top_p: draw from the most likely words that together have this probability (nucleus sampling).
+            min_p: draw from words with at least this part of the probability of the most likely word.
+            repetition_penalty: log P of words that the sentence has already is multiplied by this number, at least 1.
+            allow_unknown: whether `<unk>` may be generated.
+        """
+        options = (count, seed, max_words, temperature, top_k, top_p, min_p, repetition_penalty, allow_unknown)
+        prompts, words = self._generation(prompt, *options)
+        found: list[list[GeneratedWord]] = [[] for _ in range(len(prompts) * count)]
+        for word in words:
+            found[word.sentence].append(word)
+        return [self._generated(prompts[i // count], each, i // count) for i, each in enumerate(found)]
+
+    def stream(
+        self,
+        prompt: Sentence | Iterable[Sentence] = "",
+        count: int = 1,
+        *,
+        seed: int = 0,
+        max_words: int = 100,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        allow_unknown: bool = False,
+    ) -> Iterator[GeneratedWord]:
+        """Yield the words of the sentences that `generate` returns for the same arguments, as they are drawn.
+
+        Each sentence in turn has its next word. Sentence i belongs to prompt i // count.
+        """
+        options = (count, seed, max_words, temperature, top_k, top_p, min_p, repetition_penalty, allow_unknown)
+        return self._generation(prompt, *options)[1]
+
+    def continuations(
+        self, prompt: Sentence = "", n: int = 5, *, max_words: int = 100, allow_unknown: bool = False
+    ) -> list[Generated]:
+        """Return n likely continuations of a sentence, the most probable first, by beam search of width n."""
+        _check_sentence("prompt", prompt)
+        n, max_words = check_int("n", n, 1, 100_000), check_int("max_words", max_words, 1)
+        words, ids = self._words(prompt), self._word_ids(allow_unknown)
+        with self._team() as team:
+            found = generation.beam_search(self.model, self.vocabulary.encode(words), ids, n, max_words, team)
+        result = []
+        for each in found:
+            new = tuple(map(self.vocabulary.word, each.ids[len(words) :].tolist()))
+            text = self.text.join([*words, *new])
+            result.append(Generated(text, new, each.log_probability, each.finished))
+        return result
+
+    def fill(
+        self,
+        before: Sentence,
+        *others: Sentence,
+        count: int = 1,
+        seed: int = 0,
+        sweeps: int = 20,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        allow_unknown: bool = False,
+    ) -> list[Generated]:
+        """Return sentences in which the gaps between parts have words, drawn by Gibbs sampling.
+
+        The model must see both sides of a word. `lm.fill("The", "sat on the", ".")` fills two gaps, each with one word.
+
+        Args:
+            before: the part before the first gap.
+            others: the parts after each gap; the last one ends the sentence.
+            count: number of sentences.
+            seed: of the random numbers.
+            sweeps: how often the word of every gap is drawn anew, given the others.
+            temperature: as in `generate`, and so are `top_k`, `top_p`, `min_p` and `allow_unknown`.
+        """
+        parts = [before, *others]
+        for part in parts:
+            _check_sentence("others", part)
+        check("others", others, len(others) > 0, "at least one part after a gap")
+        count, sweeps = check_int("count", count, 1, 10_000_000), check_int("sweeps", sweeps, 1)
+        seed, ids = check_int("seed", seed, 0, 2**63), self._word_ids(allow_unknown)
+        sampling = generation.Sampling(1.0, temperature, top_k, top_p, min_p)
+        texts = [self._words(part) for part in parts]
+        words = list(chain.from_iterable([*text, END] for text in texts))[:-1]  # a placeholder in each gap
+        gaps = (np.cumsum([len(text) + 1 for text in texts])[:-1] - 1).tolist()
+        result = []
+        for i in range(count):
+            random = generation.random_stream(seed, i)
+            encoded = self.vocabulary.encode(words)
+            filled = generation.fill_gaps(self.model, encoded, gaps, ids, sampling, sweeps, random)
+            new = tuple(self.vocabulary.word(int(filled[gap])) for gap in gaps)
+            spelled = dict(zip(gaps, new, strict=True))
+            sentence = [spelled.get(place, word) for place, word in enumerate(words)]
+            logs = [self.full_scores(Tokens(sentence))[gap].log_probability for gap in gaps]
+            result.append(Generated(self.text.join(sentence), new, math.fsum(logs), True))
+        return result
+
+    def _generation(
+        self,
+        prompt: Sentence | Iterable[Sentence],
+        count: int,
+        seed: int,
+        max_words: int,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        min_p: float,
+        repetition_penalty: float,
+        allow_unknown: bool,
+    ) -> tuple[list[list[str]], Iterator[GeneratedWord]]:
+        """Return the words of the prompts, and the words that are generated, lazily. Arguments are checked at once."""
+        given = prompt if not isinstance(prompt, str | Tokens) else [prompt]
+        check_iterable("prompt", given, "a string, Tokens, or a list of sentences")
+        prompts = list(map(self._words, given))
+        count, max_words = check_int("count", count, 1, 10_000_000), check_int("max_words", max_words, 1)
+        seed, ids = check_int("seed", seed, 0, 2**63), self._word_ids(allow_unknown)
+        sampling = generation.Sampling(repetition_penalty, temperature, top_k, top_p, min_p)
+        generation.check_reads_forwards(self.model)
+        starts = [self.vocabulary.encode(words) for words in prompts for _ in range(count)]
+
+        def words() -> Iterator[GeneratedWord]:
+            with self._team() as team:
+                for word in generation.sample(self.model, starts, ids, sampling, max_words, seed, team):
+                    yield GeneratedWord(word.sentence, self.vocabulary.word(word.id), word.log_probability)
+
+        return prompts, words()
+
+    def _generated(self, prompt: list[str], words: list[GeneratedWord], number: int) -> Generated:
+        finished = words[-1].word == END
+        new = tuple(each.word for each in words[: len(words) - finished])
+        total = math.fsum(each.log_probability for each in words)
+        return Generated(self.text.join([*prompt, *new]), new, total, finished, number)
+
+    def _word_ids(self, allow_unknown: bool) -> generation.WordIds:
+        banned = () if check_bool("allow_unknown", allow_unknown) else (self.vocabulary.unknown_id,)
+        return generation.WordIds(len(self.vocabulary), self.vocabulary.end_id, self._pad_id, banned)
+
     # -- batches ------------------------------------------------------------------------------------------------------
 
     def _scored_batches(self, sentences: Iterable[list[str]], normalised: bool = True) -> Iterator[_ScoredBatch]:
@@ -307,7 +496,7 @@ class LanguageModel:
         PyTorch models are an exception: their scores may differ in the last digits.
         """
         iterator = iter(sentences)
-        with Team(self.threads) as team:
+        with self._team() as team:
             while batch := list(islice(iterator, BATCH_SENTENCES)):
                 ids, ends = self._encode(batch)
                 scores, log_z = self.model.score_positions(self._corpus(ids), 0, ids.size, team, normalised)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pytest
+from scipy import stats
 from tests.helpers import save_model
 
 from ncelm.combine import mix
@@ -17,9 +18,10 @@ from ncelm.errors import NcelmError
 from ncelm.io.run import Kind, read_config
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team
-from ncelm.language_model import LanguageModel, load_scorer
+from ncelm.language_model import LanguageModel, Tokens, load_scorer
 from ncelm.models.base import ChoiceScores, Gap, WordModel
 from ncelm.models.description import Origin, write_description
+from ncelm.models.generation import Sampling, next_distributions
 from ncelm.models.load import SCORERS, WORD_MODELS, component_references, load_vectors, load_word_model
 from ncelm.models.log_bilinear import LogBilinear, ModelConfig
 from ncelm.models.lsa import train_lsa
@@ -261,6 +263,101 @@ def test_estimated_probabilities_are_those_of_the_process(case, name):
     for word in range(CYCLE):
         logs = model.distribution(case.ids(word - 1, word), case.ids(), case.store.pad_id)
         assert np.exp(logs[case.ids(word + 1)[0]]) == pytest.approx(0.73, abs=0.15)  # 0.81 if the sentence goes on
+
+
+# -- generation ------------------------------------------------------------------------------------------------------
+
+FORWARDS = [name for name in WORD_MODEL_NAMES if name not in ("after", "both")]
+forwards = pytest.mark.parametrize("name", FORWARDS, indirect=True)
+
+
+@forwards
+def test_next_distributions_are_distributions(case, name):
+    model, nothing = load_word_model(case.folder / name)[0], np.zeros(0, np.int64)
+    sentences = [case.ids(*range(i % 7)) for i in range(40)]  # more than a panel, some of them empty
+    with Team(2) as team:
+        found = list(next_distributions(model, sentences, case.store.pad_id, team))
+        (alone,) = next_distributions(model, sentences[5:6], case.store.pad_id, team)
+    for sentence, logs in zip(sentences, found, strict=True):
+        np.testing.assert_allclose(logs, model.distribution(sentence, nothing, case.store.pad_id), atol=2e-5)
+    np.testing.assert_array_equal(found[5], alone)
+
+
+@forwards
+def test_generated_words_have_their_probabilities(case, name):
+    """Chi-square test of the first words after 1,000 prompts, for each sampler."""
+    lm, end = case.lm(name), case.store.vocabulary.end_id
+    prompts = [Tokens(words(i % CYCLE)) for i in range(1000)]
+    samplers = [{}, {"temperature": 0.7}, {"top_k": 5}, {"top_p": 0.8}, {"min_p": 0.1}, {"repetition_penalty": 1.5}]
+    for number, options in enumerate(samplers):
+        found = lm.generate(prompts, max_words=1, seed=number, **options)
+        observed, expected = np.zeros(len(lm.vocabulary)), np.zeros(len(lm.vocabulary))
+        for i, each in enumerate(found):
+            observed[lm.vocabulary.encode(each.words)[0] if each.words else end] += 1
+            if i < CYCLE:
+                logs = lm.distribution(prompts[i])
+                logs[lm.vocabulary.unknown_id] = -np.inf
+                weights = Sampling(**options).weights(logs, lm.vocabulary.encode(prompts[i]))
+                expected += 1000 / CYCLE * weights / weights.sum()
+        assert observed[expected == 0].sum() == 0
+        large = expected > 5
+        counts = np.append(observed[large], observed[~large].sum()), np.append(expected[large], expected[~large].sum())
+        kept = counts[1] > 0
+        assert stats.chisquare(counts[0][kept], counts[1][kept]).pvalue > 1e-4
+
+
+@forwards
+def test_the_same_seed_gives_the_same_text(case, name):
+    one, prompts = case.lm(name), [Tokens(words(i)) for i in range(9)]
+    two = LanguageModel.load(case.folder / name, threads=2)
+    found = one.generate(prompts, 4, seed=5, max_words=12)
+    assert len(found) == 36
+    assert [each.prompt for each in found] == [i // 4 for i in range(36)]
+    again = two.generate(prompts, 4, seed=5, max_words=12)
+    assert [each.text for each in found] == [each.text for each in again]
+    assert {each.text for each in found} != {each.text for each in one.generate(prompts, 4, seed=6, max_words=12)}
+    streamed = list(one.stream(prompts, 4, seed=5, max_words=12))
+    for i, each in enumerate(found):
+        spelled = [word.word for word in streamed if word.sentence == i]
+        assert spelled == [*each.words, *["</s>"] * each.finished]
+        assert "<unk>" not in spelled
+        assert each.text == " ".join([*prompts[each.prompt], *each.words])
+        if not each.finished:
+            assert len(each.words) == 12
+        elif each.words:
+            whole = one.full_scores(Tokens([*prompts[each.prompt], *each.words]))
+            assert each.log_probability == pytest.approx(sum(word.log_probability for word in whole[1:]), abs=1e-4)
+
+
+@forwards
+def test_continuations_are_ordered_and_scored(case, name):
+    lm = case.lm(name)
+    found = lm.continuations("w1 w2", 4, max_words=5)
+    logs = [each.log_probability for each in found]
+    assert len(found) == 4
+    assert logs == sorted(logs, reverse=True)
+    for each in found:
+        scored = lm.full_scores(Tokens(["w1", "w2", *each.words]), end=each.finished)[2:]
+        assert each.log_probability == pytest.approx(sum(word.log_probability for word in scored), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["after", "both"])
+def test_models_that_do_not_read_forwards_cannot_continue(case, name):
+    for call in (lambda lm: lm.generate("w1"), lambda lm: lm.continuations("w1"), lambda lm: lm.stream("w1")):
+        with pytest.raises(NcelmError, match="cannot continue a text"):
+            call(case.lm(name))
+
+
+def test_two_sided_models_fill_gaps(case):
+    lm = case.lm("both")
+    found = lm.fill("w1", "w3", "w5 w6", count=50, seed=3)
+    assert [each.text.split()[0::2] for each in found[:3]] == [["w1", "w3", "w5"]] * 3
+    assert sum(each.words == ("w2", "w4") for each in found) > 30  # 0.64 / (0.64 + …) each
+    assert found == lm.fill("w1", "w3", "w5 w6", count=50, seed=3)
+    with pytest.raises(NcelmError, match="sees both sides"):
+        case.lm("before").fill("w1", "w3")
+    with pytest.raises(NcelmError, match="`others`"):
+        lm.fill("w1")
 
 
 # -- scorers ---------------------------------------------------------------------------------------------------------

@@ -32,6 +32,8 @@ COMMANDS = {
         "evaluate": "measure the perplexity of a text",
         "score": "print log-probabilities of sentences",
         "complete": "fill the gap in sentences",
+        "generate": "write random or likely sentences",
+        "serve": "answer requests over HTTP; an interactive page",
         "report": "write an HTML page about runs: curves, settings, samples",
         "neighbors": "show the words with the nearest vectors",
         "export": "write word vectors for other tools",
@@ -110,8 +112,8 @@ def _help() -> str:
         "Neural language models that train in minutes on a CPU.",
         "usage: ncelm COMMAND [options]   `ncelm COMMAND --help` describes the command",
     ]
-    for i, (group, commands) in enumerate(COMMANDS.items()):
-        lines += [*[""] * (i > 0), f"{group}:", *(f"  {name:11}{summary}" for name, summary in commands.items())]
+    for group, commands in COMMANDS.items():
+        lines += [f"{group}:", *(f"  {name:11}{summary}" for name, summary in commands.items())]
     return "\n".join(lines)
 
 

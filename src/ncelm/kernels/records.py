@@ -247,6 +247,16 @@ class ScoreScratch(NamedTuple):
     total: np.ndarray  # (blocks of the vocabulary, panels, LANES) float32
 
 
+class VocabularyScores(NamedTuple):
+    """Buffers for the scores of all words in many contexts. A panel is a group of LANES contexts."""
+
+    panels: np.ndarray  # q̂ of all contexts, (panels, d, LANES) float32
+    scores: np.ndarray  # s(w, h), (panels, V, LANES) float32
+    largest: np.ndarray  # the largest score of a block of words, (blocks of the vocabulary, panels, LANES) float32
+    total: np.ndarray  # Σ exp(s − largest) over a block, of the same shape
+    weight: np.ndarray  # the same of the words that may be drawn, with the temperature
+
+
 class Scratch(NamedTuple):
     """Buffers of each thread, so that training kernels allocate nothing. One leading thread index.
 

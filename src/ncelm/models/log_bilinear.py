@@ -3,6 +3,7 @@
 Symbols: V words, c context words, d dimensions, n contexts.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -213,6 +214,56 @@ class LogBilinear:
         logs: np.ndarray = self.log_probabilities(contexts)[0]
         return logs
 
+    def _contexts_after(self, sentences: Sequence[np.ndarray], pad_id: int) -> np.ndarray:
+        """Return the context words of the word after each sentence, (n, c); a model of following words has none."""
+        contexts = np.full((len(sentences), self.config.positions), pad_id, np.int64)
+        c = self.config.context
+        for row, sentence in zip(contexts, sentences, strict=True):
+            last = sentence[-c:] if c else sentence[:0]
+            row[c - len(last) : c] = last
+        return contexts
+
+    def next_distributions(self, sentences: Sequence[np.ndarray], pad_id: int, team: Team) -> Iterator[np.ndarray]:
+        """Yield log P(w|h) of every word, (V,) float64, after each sentence.
+
+        The result of a sentence does not depend on the others.
+        """
+        from ncelm.kernels import generate
+        from ncelm.kernels.panels import LANES
+
+        buffers = generate.vocabulary_scores(self.predict(self._contexts_after(sentences, pad_id)), self.biases.size)
+        table, biases = map(records.read_only, (self.target_vectors, self.biases))
+        team.run(generate.score_vocabulary, generate.SCORE_PHASES, table, biases, buffers)
+        for i in range(len(sentences)):
+            yield _normalise(buffers.scores[i // LANES, :, i % LANES].astype(np.float64))
+
+    def draw_next(
+        self,
+        sentences: Sequence[np.ndarray],
+        pad_id: int,
+        banned: Sequence[int],
+        temperature: float,
+        uniforms: np.ndarray,
+        team: Team,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return a random word after each sentence, and its log P(w|h), both (n,).
+
+        Words are drawn with probabilities proportional to P(w|h)^(1 / temperature), `banned` words never. `uniforms`
+        (n,) are random numbers in [0, 1). The result of a sentence does not depend on the others.
+        """
+        from ncelm.kernels import generate
+
+        buffers = generate.vocabulary_scores(self.predict(self._contexts_after(sentences, pad_id)), self.biases.size)
+        table, biases = map(records.read_only, (self.target_vectors, self.biases))
+        allowed = np.ones(self.biases.size, np.float32)
+        allowed[list(banned)] = 0.0
+        words, logs = np.empty(len(sentences), np.int64), np.empty(len(sentences))
+        team.run(
+            generate.draw_words, generate.DRAW_PHASES, table, biases, allowed, np.float32(1.0 / temperature),
+            uniforms, buffers, words, logs,
+        )  # fmt: skip
+        return words, logs
+
     def scores(self, contexts: np.ndarray) -> np.ndarray:
         """Return the unnormalised scores s(w, h) = q̂ᵀ q_w + b_w of every word (Eq. 3): contexts (n, c) → (n, V)."""
         scores: np.ndarray = self.predict(contexts) @ self.target_vectors.T + self.biases
@@ -220,10 +271,14 @@ class LogBilinear:
 
     def log_probabilities(self, contexts: np.ndarray) -> np.ndarray:
         """Return log P(w|h) of every word, exactly normalised (Eq. 1): contexts (n, c) → (n, V) float64."""
-        scores = self.scores(contexts).astype(np.float64)
-        largest = scores.max(axis=1, keepdims=True)
-        scores -= largest + np.log(np.exp(scores - largest).sum(axis=1, keepdims=True))
-        return scores
+        return _normalise(self.scores(contexts).astype(np.float64))
+
+
+def _normalise(scores: np.ndarray) -> np.ndarray:
+    """Return log P of scores (Eq. 1), normalised along the last axis."""
+    largest = scores.max(axis=-1, keepdims=True)
+    normalised: np.ndarray = scores - (largest + np.log(np.exp(scores - largest).sum(axis=-1, keepdims=True)))
+    return normalised
 
 
 def _each_by_itself(n: int) -> records.Contexts:

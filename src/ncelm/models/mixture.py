@@ -1,5 +1,6 @@
 """Linear interpolation of word models: P(w|h) = Σ_i λ_i P_i(w|h), with weights λ estimated by EM on held-out text."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,7 @@ import numpy as np
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team
 from ncelm.models.base import Sides, WordModel
+from ncelm.models.generation import next_distributions
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +39,12 @@ class Mixture:
         """Return log P(w|h) of every word, (V,), for a gap between the words `before` and `after`."""
         logs = np.stack([each.distribution(before, after, pad_id) for each in self.components])  # (components, V)
         return interpolate(logs, self.weights)
+
+    def next_distributions(self, sentences: Sequence[np.ndarray], pad_id: int, team: Team) -> Iterator[np.ndarray]:
+        """Yield log P(w|h) of every word, (V,), after each sentence."""
+        of_each = (next_distributions(component, sentences, pad_id, team) for component in self.components)
+        for logs in zip(*of_each, strict=True):
+            yield interpolate(np.stack(logs), self.weights)
 
 
 def log_probabilities(

@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -39,6 +40,17 @@ class TextSettings:
             return [word.lower() for word in words] if self.lowercase else words
         return sentence.lower().split() if self.lowercase else sentence.split()
 
+    def join(self, words: Iterable[str]) -> str:
+        """Return the text of a sentence, given its words: the inverse of `words`, up to white space and case.
+
+        >>> TextSettings("treebank", lowercase=True).join(["they", "'ll", "come", ",", "he", "said", "."])
+        "They'll come, he said."
+        """
+        if self.tokenizer == "treebank":
+            text: str = _treebank_detokenizer().detokenize(list(words))
+            return text[:1].upper() + text[1:] if self.lowercase else text
+        return " ".join(words)
+
 
 @functools.lru_cache(1 << 14)
 def _remembered(sentence: str) -> tuple[str, ...]:
@@ -67,3 +79,10 @@ def _treebank_tokenizer() -> Any:
     for name in ("CONTRACTIONS2", "CONTRACTIONS3"):
         setattr(tokenizer, name, [standard(p) for p in getattr(tokenizer, name)])
     return tokenizer
+
+
+@functools.cache
+def _treebank_detokenizer() -> Any:
+    from nltk.tokenize.treebank import TreebankWordDetokenizer
+
+    return TreebankWordDetokenizer()
