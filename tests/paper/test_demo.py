@@ -36,7 +36,7 @@ def test_demo_compares_nce_and_maximum_likelihood(small, tmp_path):
     text = "\n".join(messages)
     assert "speed-up" in text
     assert demo.SENTENCE in text
-    assert (tmp_path / "demo" / "plot.png").exists()
+    assert "<svg" in (tmp_path / "demo" / "report.html").read_text()
     with pytest.raises(NcelmError, match="exists"):
         demo.demo(tmp_path / "demo", 1, messages.append, lambda at: None)
 

@@ -24,7 +24,7 @@ example:
         type=Path,
         default=Path("demo"),
         metavar="DIR",
-        help="The directory for the store, both runs and the plot. It must not exist.",
+        help="The directory for the store, both runs and the report. It must not exist.",
     )
     add_threads(parser)
     add_json(parser)

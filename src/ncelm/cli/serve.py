@@ -2,12 +2,13 @@
 
 import argparse
 import os
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 from ncelm.cli.parser import whole_number
 from ncelm.cli.ui import add_threads, announce_compilation
-from ncelm.errors import MissingExtraError
+from ncelm.errors import MissingExtraError, NcelmError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,10 @@ examples:
   ncelm serve run
   ncelm serve model ngram --port 9000
   NCELM_TOKEN=secret ncelm serve run --host 0.0.0.0"""
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="Directories of language models.")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="Directories of language models.")
+    parser.add_argument(
+        "--demo", action="store_true", help="Serve the model of `ncelm demo`, which is trained first if necessary."
+    )
     parser.add_argument("--host", default="127.0.0.1", metavar="ADDRESS", help="The address to listen on.")
     parser.add_argument("--port", type=whole_number, default=8000, metavar="N", help="The port; 0 for any free one.")
     parser.add_argument(
@@ -52,10 +56,25 @@ def run(arguments: argparse.Namespace) -> None:
     from ncelm.serve.service import Service
 
     announce_compilation()
+    runs = [*arguments.runs, *_demo_runs(arguments.threads)] if arguments.demo else arguments.runs
+    if not runs:
+        raise NcelmError("there is no model to serve: give a RUN, or --demo")
     token = arguments.token or os.environ.get("NCELM_TOKEN") or None
     hosts = ("localhost", "127.0.0.1", "[::1]", arguments.host, *arguments.allowed_host)
     if arguments.host in ("0.0.0.0", "::") and not arguments.allowed_host:
         hosts = ("*",)  # the names of this machine are not known; the token protects it
     options = Options(token, tuple(hosts), tuple(arguments.cors_origin), not arguments.no_access_log)
-    service = Service(arguments.runs, arguments.threads, batching=not arguments.no_batching)
+    service = Service(runs, arguments.threads, batching=not arguments.no_batching)
     serve(service, options, arguments.host, arguments.port)
+
+
+def _demo_runs(threads: int | None) -> list[Path]:
+    """Return the run of the demonstration in the current directory, which is made if it does not exist."""
+    from ncelm.paper.demo import demo
+    from ncelm.progress import TrainingBar, progress_bar
+
+    out = Path("demo")
+    if not (out / "nce").exists():
+        with progress_bar(unit=" words", unit_scale=True, leave=False) as bar:
+            demo(out, threads, lambda line: print(line, file=sys.stderr, flush=True), TrainingBar(bar))
+    return [out / "nce"]

@@ -14,7 +14,7 @@ from ncelm.io.files import atomic_write, check_not_existing, write_errors
 from ncelm.io.metrics import Metrics
 from ncelm.io.run import METRICS
 from ncelm.language_model import LanguageModel
-from ncelm.paper import plots
+from ncelm.report import write_report
 from ncelm.text.prepare import prepare
 from ncelm.text.store import TokenStore
 from ncelm.training.config import TrainConfig
@@ -28,7 +28,7 @@ WORDS = ("string", "file", "returns", "two")
 def demo(
     out: Path, threads: int | None, message: Callable[[str], None], progress: Callable[[Progress], None]
 ) -> dict[str, Any]:
-    """Prepare a text, train two models, compare and plot them in the directory `out`; return the results."""
+    """Prepare a text, train two models, compare them in the directory `out`; return the results."""
     check_not_existing(out)
     try:
         return _demo(out, threads, message, progress)
@@ -67,8 +67,10 @@ def _demo(
     }
     _show_results(results, message)
     _show_words(LanguageModel.load(out / "nce", threads), message)
-    plot(out, results, message)
-    message(f"all files are in {out}: try `ncelm neighbors {out / 'nce'} list` or `ncelm evaluate {out / 'nce'}`")
+    report = write_report([out / "nce", out / "ml"], out / "report.html", threads=threads)
+    message(f"\nreport with curves, settings and samples: {report}")
+    message(f"all files are in {out}: try `ncelm generate {out / 'nce'}` or `ncelm neighbors {out / 'nce'} list`;")
+    message(f"`ncelm serve {out / 'nce'}` shows the model in a browser (pip install 'ncelm[serve]')")
     return results
 
 
@@ -151,15 +153,9 @@ def _show_words(lm: LanguageModel, message: Callable[[str], None]) -> None:
     for word in WORDS:
         if word in lm.vocabulary:
             message(f"  {word:8} {', '.join(near for near, _ in lm.neighbors(word, 6))}")
+    message("\nrandom sentences:")
+    for generated in lm.generate(count=3, seed=2, max_words=25, top_p=0.8):
+        message(f"  {generated.text}")
     message("\nlog-probability of a sentence and of the same words in another order:")
     for sentence in (SENTENCE, SCRAMBLED):
         message(f"  {lm.score(sentence):7.1f}  {sentence}")
-
-
-def plot(folder: Path, results: dict[str, dict[str, Any]], message: Callable[[str], None]) -> None:
-    """Plot perplexity against training time to plot.png, if matplotlib is installed."""
-    curves = {name: ([x for x, _ in r["curve"]], [y for _, y in r["curve"]]) for name, r in results.items()}
-    if plots.perplexity_against_time(folder / "plot.png", curves, "validation"):
-        message(f"\nplot of perplexity against training time: {folder / 'plot.png'}")
-    else:
-        message("\nno plot: matplotlib is not installed (pip install 'ncelm[plots]')")
