@@ -30,6 +30,12 @@ function number(value) {
   return value >= 100 ? value.toFixed(1) : value.toFixed(value >= 10 ? 2 : 3);
 }
 
+function duration(seconds) {
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
+  const minutes = Math.round(seconds / 60);
+  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+}
+
 function percent(probability) {
   const value = 100 * probability;
   return value >= 0.1 ? value.toFixed(1) + " %" : value >= 0.001 ? value.toFixed(3) + " %" : "under 0.001 %";
@@ -45,6 +51,7 @@ function level(logProbability) {
 
 /** Fill a list with bars. Each item: name, part (length from 0 to 1), value, and optionally click, pressed, negative. */
 function showBars(list, items) {
+  const focused = [...list.children].findIndex((item) => item.contains(document.activeElement));
   list.replaceChildren(
     ...items.map((item) => {
       const fill = element("span", { class: item.negative ? "fill negative" : "fill", "aria-hidden": "true" });
@@ -56,6 +63,7 @@ function showBars(list, items) {
       return element("li", {}, button);
     }),
   );
+  if (focused >= 0) list.children[Math.min(focused, items.length - 1)]?.querySelector("button")?.focus();
 }
 
 /** Return a function that runs `work` once, some milliseconds after its last call. */
@@ -153,7 +161,8 @@ function latest() {
 const views = {}; // tab → {show(): the tab or the model has changed, hide()}
 
 function writeFragment() {
-  const fragment = new URLSearchParams({ tab: state.tab, model: state.model?.name ?? "" });
+  if (!state.model) return;
+  const fragment = new URLSearchParams({ tab: state.tab, model: state.model.name });
   history.replaceState(null, "", `#${fragment}`);
 }
 
@@ -256,17 +265,12 @@ function align(line, words) {
     if (score.word === END) continue;
     const spellings = score.word === "``" || score.word === "''" ? ['"', score.word] : [lower(score.word)];
     while (/\s/.test(text[place] ?? "")) place++;
-    let start = -1, spelling = "";
-    for (spelling of spellings) {
-      start = text.startsWith(spelling, place) ? place : text.slice(place, place + 60 + spelling.length).indexOf(spelling);
-      if (start >= 0) {
-        start = start === place ? place : text.indexOf(spelling, place);
-        break;
-      }
-    }
-    if (start < 0) continue;
-    found.push([start, start + spelling.length, score]);
+    const near = text.slice(place, place + 60 + score.word.length);
+    const spelling = spellings.find((each) => near.includes(each));
+    if (spelling === undefined) continue;
+    const start = place + near.indexOf(spelling);
     place = start + spelling.length;
+    found.push([start, place, score]);
   }
   return found;
 }
@@ -323,6 +327,14 @@ function showTotals(results) {
   );
 }
 
+/** Tell screen readers about the text, when typing has paused. */
+const describeTotals = delayed(() => {
+  const value = (id) => $(id).textContent;
+  const next = $("next").querySelector(".name")?.textContent;
+  $("write-status").textContent = value("total-log") === "–" ? "" : `Log P ${value("total-log")}, perplexity ${value("total-perplexity")}, `
+    + `${value("total-unknown")} unknown words.${next ? ` Most likely next word: ${next}.` : ""}`;
+}, 1000);
+
 const lines = () => $("text").value.split("\n");
 
 async function scoreText() {
@@ -331,6 +343,7 @@ async function scoreText() {
   if (!results) return;
   colorLines(text, results);
   showTotals(results);
+  describeTotals();
   performance.mark("ncelm-coloured");
   showNextWords();
 }
@@ -425,9 +438,7 @@ async function fillGap() {
   const explain = async (word) => {
     const other = await gapTask((signal) => post("/complete", { sentence: text, choices: [word] }, signal));
     if (!other) return;
-    const place = found.words.findIndex((each) => each.word === word);
     show(word, other.contributions);
-    $("gap-words").children[place]?.querySelector("button").focus();
   };
   show(found.words[0]?.word, found.contributions);
   $("gap-status").textContent = found.words.length
@@ -510,9 +521,9 @@ async function generate() {
       if (generating !== own) return;
       const sample = samples[index];
       sample.log += log;
-      sample.words++;
       const ended = word === END;
       if (!ended) {
+        sample.words++;
         const gap = space(sample.spelling, word), spelling = spelled(word);
         sample.spelling = word === "``" ? `${sample.spelling}${gap}(` : sample.spelling + gap + spelling; // ( joins the next word
         sample.text.append(gap, element("span", { class: `word ${level(log)}`.trim() }, spelling));
@@ -632,10 +643,12 @@ function drawMap() {
     for (let column = Math.floor(x / 12); column <= Math.floor((x + size + 6) / 12); column++) {
       for (let line = Math.floor((y - 8) / 16); line <= Math.floor((y + 8) / 16); line++) taken.push(`${column},${line}`);
     }
-    if (taken.some((cell) => cells.has(cell)) && !bold) {
-      paint.fillStyle = muted;
-      paint.globalAlpha = 0.5;
-      paint.fillRect(x - 1, y - 1, 2, 2);
+    if (taken.some((cell) => cells.has(cell))) { // no place for the label
+      paint.fillStyle = bold ? color : muted;
+      paint.globalAlpha = bold ? 1 : 0.5;
+      paint.beginPath();
+      paint.arc(x, y, bold ? 4 : 1.2, 0, 7);
+      paint.fill();
       paint.globalAlpha = 1;
       return;
     }
@@ -760,8 +773,8 @@ views.words = { show: loadMap };
 // -- run --------------------------------------------------------------------------------------------------------------
 
 const POLL = 2000; // milliseconds between requests while training is not finished
-const runTask = latest();
-let poll = 0, charts = [], shownRun = null;
+const runTask = latest(), normalizerTask = latest();
+let poll = 0, charts = [], shownRun = null, normalizers = { model: null };
 
 /** Return the run and its components that were trained by epochs, with their names. */
 function trainedRuns(run) {
@@ -769,20 +782,38 @@ function trainedRuns(run) {
   return [run, ...parts].filter((each) => each.epochs?.length);
 }
 
-/** Draw a chart with one line per run, or with a band of mean ± std. */
+const tick = (value) => (value < 0 ? "−" : "") + Math.abs(value).toLocaleString("en", { maximumSignificantDigits: 5 });
+const axis = () => {
+  const grid = { stroke: style("--line"), width: 1 };
+  return { stroke: style("--muted"), grid, ticks: grid, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" };
+};
+
+/** Add a figure for a chart, and return the place of the chart in it. */
+function figure(title, description) {
+  const place = element("div", { role: "img", "aria-label": `${title}. ${description}` });
+  $("charts").append(element("figure", { class: "chart" }, element("figcaption", {}, title), place));
+  return place;
+}
+
+/** Return a function that draws a chart in its place, with the width of the place. */
+const plotter = (place, data, options) => () => {
+  const size = { width: Math.max(place.clientWidth, 200), height: 220 };
+  charts.push(new uPlot({ ...size, cursor: { drag: { x: false, y: false } }, ...options }, data, place));
+};
+
+/** Add a chart with one line per run, or with bands of mean ± std. Return the function that draws it. */
 function chart(title, runs, y, deviation) {
   const used = runs.filter((run) => run.epochs.some((record) => y in record));
-  if (!used.length) return;
+  if (!used.length) return null;
   const xs = [...new Set(used.flatMap((run) => run.epochs.map((record) => record.epoch)))].sort((a, b) => a - b);
   const column = (run, value) => xs.map((x) => value(run.epochs.find((record) => record.epoch === x)) ?? null);
   const colors = ["--c0", "--c1", "--c2", "--c3"].map(style);
-  const muted = style("--muted"), grid = { stroke: style("--line"), width: 1 };
   const data = [xs], series = [{ label: "Epoch", value: (_, x) => (x === null ? "–" : number(x)) }], bands = [];
   const values = (_, v) => (v === null ? "–" : number(v));
   used.forEach((run, i) => {
     const stroke = colors[i % colors.length];
     data.push(column(run, (record) => record?.[y]));
-    series.push({ label: used.length > 1 ? run.name : title, stroke, width: 2, points: { show: xs.length < 40, size: 7 }, value: values });
+    series.push({ label: used.length > 1 ? run.name : deviation ? "Mean" : title, stroke, width: 2, points: { show: xs.length < 40, size: 7 }, value: values });
     if (!deviation) return;
     const first = series.length;
     for (const [sign, name] of [[1, "mean + std"], [-1, "mean − std"]]) {
@@ -793,19 +824,29 @@ function chart(title, runs, y, deviation) {
   });
   const last = used.map((run) => `${run.name}: ${number(run.epochs[0][y])} after epoch ${run.epochs[0].epoch}, `
     + `${number(run.epochs.at(-1)[y])} after epoch ${run.epochs.at(-1).epoch}`).join("; ");
-  const place = element("div", { role: "img", "aria-label": `${title}. ${last}.` });
-  const figure = element("figure", { class: "chart" }, element("figcaption", {}, title), place);
-  $("charts").append(figure);
-  const axis = { stroke: muted, grid, ticks: grid, font: "12px system-ui, sans-serif" };
-  const options = {
-    width: Math.max(place.clientWidth, 200), height: 220, series, bands, cursor: { drag: { x: false, y: false } },
+  return plotter(figure(title, `${last}.`), data, {
+    series, bands,
     scales: { x: { time: false, range: xs.length > 1 ? undefined : () => [xs[0] - 1, xs[0] + 1] } },
     axes: [
-      { ...axis, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], label: "Epoch", labelSize: 22, size: 32, labelFont: axis.font },
-      { ...axis, size: 62, values: (_, ticks) => ticks.map(number) },
+      { ...axis(), incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000], label: "Epoch", labelSize: 22, size: 32 },
+      { ...axis(), size: 62, values: (_, ticks) => ticks.map(tick) },
     ],
-  };
-  charts.push([new uPlot(options, data, place), place]);
+  });
+}
+
+/** Add the histogram of log Z. Return the function that draws it. */
+function histogram({ split, contexts, edges, counts }) {
+  if (!counts.length) return null;
+  const stroke = style("--c0");
+  const place = figure("Histogram of log Z", `${contexts} contexts of the split ${split}, from ${number(edges[0])} to ${number(edges.at(-1))}.`);
+  return plotter(place, [edges, [...counts, null]], {
+    series: [
+      { label: "log Z", value: (_, x) => (x === null ? "–" : tick(x)) },
+      { label: "Contexts", stroke, fill: `${stroke}40`, width: 1, points: { show: false }, paths: uPlot.paths.bars({ size: [1, 100], align: 1 }) },
+    ],
+    scales: { x: { time: false }, y: { range: (_, low, high) => [0, high * 1.05] } },
+    axes: [{ ...axis(), label: "log Z", labelSize: 22, size: 32, values: (_, ticks) => ticks.map(tick) }, { ...axis(), size: 62 }],
+  });
 }
 
 /** Return a table. Columns: [title, value of a row, whether it is a number]. */
@@ -838,7 +879,7 @@ function details(title, ...content) {
 function showRun(run) {
   const cards = [
     ["Validation perplexity", run.valid_perplexity], ["Test perplexity", run.test_perplexity], ["Best epoch", run.best_epoch],
-    ["Words per second", run.words_per_second], ["Training time, s", run.seconds],
+    ["Words per second", run.words_per_second], ["Training time", run.seconds],
     ["log Z", run.log_z_mean, run.log_z_std],
   ].filter(([, value]) => typeof value === "number");
   $("run-summary").textContent = run.summary;
@@ -847,7 +888,7 @@ function showRun(run) {
   $("run-notes").replaceChildren(...notes);
   $("run-cards").replaceChildren(
     ...cards.map(([name, value, deviation]) => element("div", {}, element("dt", {}, name),
-      element("dd", {}, number(value) + (deviation === undefined ? "" : ` ± ${number(deviation)}`)))),
+      element("dd", {}, name === "Training time" ? duration(value) : number(value) + (deviation === undefined ? "" : ` ± ${number(deviation)}`)))),
   );
   const open = [...$("run-tables").querySelectorAll("details[open] > summary")].map((summary) => summary.textContent);
   const tables = [];
@@ -884,14 +925,28 @@ function showRun(run) {
 }
 
 function drawCharts(run) {
-  charts.forEach(([plot]) => plot.destroy());
+  charts.forEach((plot) => plot.destroy());
   charts = [];
   $("charts").replaceChildren();
   const runs = trainedRuns(run);
-  chart("Validation perplexity", runs, "valid_perplexity");
-  chart("Training loss", runs, "loss");
-  chart("log Z, mean ± standard deviation", runs, "valid_log_z_mean", "valid_log_z_std");
-  chart("Learning rate", runs, "learning_rate");
+  const plots = [
+    chart("Validation perplexity", runs, "valid_perplexity"),
+    chart("Training loss", runs, "loss"),
+    chart("log Z, mean ± standard deviation", runs, "valid_log_z_mean", "valid_log_z_std"),
+    normalizers.model === state.model.name ? histogram(normalizers) : null,
+    chart("Learning rate", runs, "learning_rate"),
+    chart("Words per second", runs, "words_per_second"),
+  ];
+  plots.forEach((plot) => plot?.()); // when all figures have their places
+}
+
+/** Load the histogram of log Z, once per model. */
+async function loadNormalizers(name) {
+  if (normalizers.model === name) return;
+  const found = await normalizerTask((signal) => get(`/models/${encodeURIComponent(name)}/log-z`, signal));
+  if (!found || name !== state.model.name) return;
+  normalizers = { ...found, model: name };
+  if (state.tab === "run" && shownRun && found.counts.length) drawCharts(JSON.parse(shownRun));
 }
 
 async function loadRun() {
@@ -904,6 +959,7 @@ async function loadRun() {
     const content = JSON.stringify(run);
     if (content !== shownRun) showRun(run);
     shownRun = content;
+    loadNormalizers(name);
   }
   if (!run || run.finished === false) poll = setTimeout(loadRun, POLL);
 }
