@@ -143,17 +143,13 @@ def _choices(lm: LanguageModel, prompts: list[list[str]], values: dict[str, Any]
     sentences: list[list[tuple[str, float]]] = [[] for _ in range(len(prompts) * values["n"])]
     if wanted:
         options = {"seed": values["seed"], "temperature": values["temperature"], "top_p": values["top_p"]}
-        words = lm.stream([Tokens(prompt) for prompt in prompts], values["n"], max_words=wanted, **options)
-        for word in words:
-            sentences[word.sentence].append((word.word, word.log_probability))
+        for drawn in lm.stream([Tokens(prompt) for prompt in prompts], values["n"], max_words=wanted, **options):
+            sentences[drawn.sentence].append((drawn.word, drawn.log_probability))
     found = []
     for index, words in enumerate(sentences):
-        prompt, reason = prompts[index // values["n"]], "length"
-        for place, (word, _) in enumerate(words):
-            if word == END or word in stops:
-                words, reason = words[:place], "stop"
-                break
-        found.append(_choice(lm, index, prompt, words, reason, values))
+        ends = [place for place, (word, _) in enumerate(words) if word == END or word in stops]
+        kept, reason = (words[: ends[0]], "stop") if ends else (words, "length")
+        found.append(_choice(lm, index, prompts[index // values["n"]], kept, reason, values))
     return found
 
 
