@@ -223,6 +223,8 @@ addEventListener("hashchange", () => {
 // -- write ------------------------------------------------------------------------------------------------------------
 
 const SCORES = 2000; // lines whose scores are kept
+const FAST = 40; // milliseconds
+let nextTimer = 0;
 const scores = new Map(); // model and line → result of /score
 const scoreTask = latest(), nextTask = latest(), compareTask = latest();
 
@@ -337,15 +339,29 @@ const describeTotals = delayed(() => {
 
 const lines = () => $("text").value.split("\n");
 
+let scoring = false; // one request at a time: the service would compute those that are aborted
+
 async function scoreText() {
-  const text = lines(), model = state.model.name;
-  const results = await scoreTask((signal) => scoreLines(model, text, signal));
+  if (scoring) return;
+  const text = lines(), model = state.model.name, began = performance.now();
+  scoring = true;
+  let results;
+  try {
+    results = await scoreTask((signal) => scoreLines(model, text, signal));
+  } finally {
+    scoring = false;
+  }
+  const now = lines(), isCurrent = model === state.model.name;
+  if (results && isCurrent) colorLines(text, results);
+  if (!isCurrent || now.join("\n") !== text.join("\n")) {
+    colorLines(now, null);
+    return scoreText();
+  }
   if (!results) return;
-  colorLines(text, results);
   showTotals(results);
   describeTotals();
-  performance.mark("ncelm-coloured");
-  showNextWords();
+  clearTimeout(nextTimer);
+  nextTimer = setTimeout(showNextWords, performance.now() - began < FAST ? 0 : 250); // scores of the next key come first
 }
 
 async function showNextWords() {
@@ -397,6 +413,7 @@ const compareSoon = delayed(async () => {
 function typed() {
   colorLines(lines(), null);
   if (!state.model) return;
+  clearTimeout(nextTimer);
   scoreSoon();
   compareSoon();
 }
