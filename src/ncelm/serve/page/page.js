@@ -190,6 +190,11 @@ function selectModel(name) {
     kind, `${number(vocabulary)} words`, sides === "before" ? "reads forwards" : "reads both sides",
     `${tokenizer} tokenizer`, lowercase ? "lower case" : null,
   ].filter(Boolean).join(" · ");
+  // the product of P(word | words on both sides) is no probability of the sentence
+  const pseudo = sides !== "before";
+  $("name-log").textContent = pseudo ? "Pseudo-log-likelihood" : "log P";
+  $("name-perplexity").textContent = pseudo ? "Pseudo-perplexity" : "Perplexity";
+  $("pseudo").hidden = !pseudo;
   document.title = `ncelm: ${state.model.name}`;
 }
 
@@ -399,7 +404,10 @@ const compareSoon = delayed(async () => {
   const text = lines();
   const results = await compareTask(async (signal) => {
     const found = [];
-    for (const { name } of state.models) found.push([name, total(await scoreLines(name, text, signal))]);
+    for (const { name, sides } of state.models) {
+      const shownName = sides === "before" ? name : `${name} (pseudo-likelihood)`;
+      found.push([shownName, total(await scoreLines(name, text, signal))]);
+    }
     return found;
   });
   if (!results) return;
@@ -796,10 +804,14 @@ let poll = 0, charts = [], shownRun = null, normalizers = { model: null };
 /** Return the run and its components that were trained by epochs, with their names. */
 function trainedRuns(run) {
   const parts = (run.components ?? []).map((part) => part.run).filter(Boolean);
-  return [run, ...parts].filter((each) => each.epochs?.length);
+  return Object.assign([run, ...parts].filter((each) => each.epochs?.length), { main: run });
 }
 
-const tick = (value) => (value < 0 ? "−" : "") + Math.abs(value).toLocaleString("en", { maximumSignificantDigits: 5 });
+function tick(value) {
+  if (value < 0) return `−${tick(-value)}`;
+  return value >= 1e4 ? `${tick(value / 1000)} k` : value.toLocaleString("en", { maximumSignificantDigits: 5 });
+}
+
 const axis = () => {
   const grid = { stroke: style("--line"), width: 1 };
   return { stroke: style("--muted"), grid, ticks: grid, font: "12px system-ui, sans-serif", labelFont: "12px system-ui, sans-serif" };
@@ -830,7 +842,8 @@ function chart(title, runs, y, deviation) {
   used.forEach((run, i) => {
     const stroke = colors[i % colors.length];
     data.push(column(run, (record) => record?.[y]));
-    series.push({ label: used.length > 1 ? run.name : deviation ? "Mean" : title, stroke, width: 2, points: { show: xs.length < 40, size: 7 }, value: values });
+    const isPart = used.length > 1 || run !== runs.main;
+    series.push({ label: isPart ? run.name : deviation ? "Mean" : title, stroke, width: 2, points: { show: xs.length < 40, size: 7 }, value: values });
     if (!deviation) return;
     const first = series.length;
     for (const [sign, name] of [[1, "mean + std"], [-1, "mean − std"]]) {
