@@ -13,7 +13,7 @@ JOBS ?= 2
 
 # two pips at once would damage .venv
 .NOTPARALLEL:
-.PHONY: env dev torch kenlm demo quick test coverage lint format lock bench attack clean
+.PHONY: env dev torch kenlm demo docs quick test coverage lint format lock bench attack clean
 
 env: .venv/run-ready
 dev: .venv/dev-ready kenlm torch
@@ -24,7 +24,7 @@ dev: .venv/dev-ready kenlm torch
 
 # installed again when the list of packages has changed
 .venv/run-ready: pyproject.toml | .venv/bin/python
-	$(PIP) --editable '.[plots]'
+	$(PIP) --editable .
 	@touch $@
 
 .venv/dev-ready: pyproject.toml | .venv/bin/python
@@ -46,6 +46,14 @@ torch: .venv/run-ready
 demo: env
 	rm -rf demo
 	$(BIN)/ncelm demo --out demo
+
+# the documentation site, in build/site. Broken links are errors.
+docs: .venv/docs-ready
+	PYTHONPATH=tools $(BIN)/zensical build --clean --strict
+
+.venv/docs-ready: pyproject.toml | .venv/bin/python
+	$(PIP) --editable '.[docs]'
+	@touch $@
 
 # without slow tests: within a minute once the kernels are compiled
 quick: dev
@@ -75,7 +83,7 @@ format: dev
 # the newest versions of all packages that developers need, for all Pythons and platforms that we support
 lock: dev
 	$(PIP) uv
-	$(BIN)/uv pip compile pyproject.toml --extra plots --extra dev --universal --python-version 3.11 --upgrade \
+	$(BIN)/uv pip compile pyproject.toml --extra plots --extra dev --extra docs --universal --python-version 3.11 --upgrade \
 		--no-emit-index-url --no-emit-find-links --custom-compile-command 'make lock' --quiet --output-file requirements-dev.txt
 
 # STORE=folder: a token store of the text to time on; without it, the text of the demo
@@ -88,4 +96,4 @@ attack: dev
 	$(BIN)/python -m tests.hostile --minutes $(or $(MINUTES),30) --seed $(or $(SEED),0) --report docs/results/attack.md
 
 clean:
-	rm -rf .venv demo htmlcov .coverage .coverage.* .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .cache build/site demo htmlcov .coverage .coverage.* .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shlex
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -145,9 +146,23 @@ def model_bytes(run: Path) -> bytes:
 
 
 def without_compilation(errors: str) -> str:
-    """Return what a command prints to standard error without two messages: on compilation and on chosen options."""
-    usual = re.compile(r"ncelm: (compiling|for [\d,]+ words and a vocabulary of )")
+    """Return what a command prints to standard error without messages on compilation, chosen options and stages."""
+    usual = re.compile(r"ncelm: (compiling|for [\d,]+ words and a vocabulary of |\[\d/\d\] )")
     return "".join(line for line in errors.splitlines(keepends=True) if not usual.match(line))
+
+
+def parse_command(line: str) -> None:
+    """Parse the command line `ncelm …` without running it; raise an error if it is wrong."""
+    from ncelm.cli.main import _module_of
+    from ncelm.cli.parser import Parser
+
+    program, command, *words = shlex.split(line, comments=True)
+    assert program == "ncelm", line
+    if command in ("--help", "--version"):
+        return
+    parser = Parser(prog=f"ncelm {command}", words=words)
+    _module_of(command).add_arguments(parser)
+    parser.parse(words)
 
 
 def refused(capsys: Any, arguments: Sequence[object], *fragments: str) -> None:

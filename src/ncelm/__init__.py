@@ -2,6 +2,8 @@
 
     import ncelm
 
+    lm = ncelm.fit(["my_text.txt"], "model", minutes=10)  # the best model of a text; or step by step:
+
     store = ncelm.prepare(["my_text.txt"], out="store", lowercase=True, min_count=2, punkt="train")
     ncelm.train(store, "run", context=4, dim=100)
     lm = ncelm.load("run")
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from ncelm.arpa import export_arpa, import_arpa
     from ncelm.combine import blend, mix
     from ncelm.errors import NcelmError
+    from ncelm.fitting.fit import fit
     from ncelm.language_model import LanguageModel, SentenceScore, Tokens, WordScore, load_scorer
     from ncelm.models.evaluate import Evaluation
     from ncelm.models.log_bilinear import LogBilinear, ModelConfig
@@ -62,6 +65,7 @@ _HOMES = {
     "WordScore": "language_model",
     "blend": "combine",
     "export_arpa": "arpa",
+    "fit": "fitting.fit",
     "import_arpa": "arpa",
     "load_scorer": "language_model",
     "mix": "combine",
@@ -94,6 +98,7 @@ __all__ = [
     "WordScore",
     "blend",
     "export_arpa",
+    "fit",
     "import_arpa",
     "load",
     "load_scorer",

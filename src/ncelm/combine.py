@@ -15,7 +15,7 @@ from ncelm.language_model import LanguageModel, load_scorer
 from ncelm.models import description, ensemble, mixture
 from ncelm.models.base import Scorer, corpus_view
 from ncelm.models.ensemble import Ensemble
-from ncelm.models.evaluate import CHUNK
+from ncelm.models.evaluate import sample_parts
 from ncelm.models.load import component_references
 from ncelm.models.mixture import Mixture
 from ncelm.models.ngram.query import NGramModel
@@ -61,16 +61,19 @@ def mix(
     else:
         mixture_weights = given
     with atomic_folder(out) as folder:
-        description.write_description(
-            folder,
-            "mixture",
-            origin,
-            parts=component_references(paths),
-            weights=mixture_weights.tolist(),
-            weights_from=split if given is None else "given",
-        )
+        write_mixture(folder, paths, origin, mixture_weights, split if given is None else "given")
     model = Mixture(tuple(component.model for component in components), mixture_weights)
     return LanguageModel.of(model, origin, threads)
+
+
+def write_mixture(
+    folder: Path, runs: Sequence[Path], origin: description.Origin, weights: np.ndarray, weights_from: str
+) -> None:
+    """Write the run directory of a mixture of these runs to an existing folder."""
+    parts = component_references(folder, runs)
+    description.write_description(
+        folder, "mixture", origin, parts=parts, weights=weights.tolist(), weights_from=weights_from
+    )
 
 
 def _check_others(store: object, split: object, threads: object, progress: object) -> None:
@@ -121,17 +124,32 @@ def _learned_weights(
         raise NcelmError(
             f"{store.path} has no {split} split to learn weights on: give another `split`, or give `weights`"
         )
+    return mixture.learn_weights(score_split(components, store, split, MAX_WORDS, threads, progress))
+
+
+def score_split(
+    components: Sequence[LanguageModel],
+    store: TokenStore,
+    split: str,
+    words: int = MAX_WORDS,
+    threads: int | None = None,
+    progress: OnProgress | None = None,
+) -> np.ndarray:
+    """Return log P_i(w|h) of each model for the words of a split, (components, n).
+
+    If the split has more than `words` words, they are those of a sample in blocks that are evenly spaced.
+    """
     held_out = store.split(split)
-    corpus, words = corpus_view(held_out, store), min(held_out.tokens, MAX_WORDS)
+    corpus, words, done = corpus_view(held_out, store), min(held_out.tokens, words, MAX_WORDS), 0
     models = tuple(component.model for component in components)
-    logs = np.empty((len(models), words))  # log P_i(w|h)
+    logs = np.empty((len(models), words))
     with Team(threads) as team:
-        for first in range(0, words, CHUNK):
-            last = min(first + CHUNK, words)
-            logs[:, first:last] = mixture.log_probabilities(models, corpus, first, last, team)
+        for first, last in sample_parts(words, held_out.tokens):
+            logs[:, done : done + last - first] = mixture.log_probabilities(models, corpus, first, last, team)
+            done += last - first
             if progress:
-                progress(last, words)
-    return mixture.learn_weights(logs)
+                progress(done, words)
+    return logs
 
 
 def blend(
@@ -189,7 +207,7 @@ def blend(
             folder,
             "ensemble",
             origins[0],
-            parts=component_references(paths),
+            parts=component_references(folder, paths),
             weights=weights.tolist(),
             learned_on=record,
         )

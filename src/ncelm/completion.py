@@ -28,8 +28,8 @@ sentence.
 **Unknown words.** A language model assigns a probability to `<unk>`, which stands for many words. A choice that is not
 in the vocabulary must not win because `<unk>` is frequent. There are three policies (`unknown`):
 
-- "distribute", the default: P(<unk>|h) is divided by the number of distinct words that `<unk>` stands for in the
-  training text: log P(choice) = log P(<unk>|h) − log(number), for each unknown token of a choice. Stores record the
+- "distribute", the default: P(`<unk>`|h) is divided by the number of distinct words that `<unk>` stands for in the
+  training text: log P(choice) = log P(`<unk>`|h) − log(number), for each unknown token of a choice. Stores record the
   number; `ncelm.text.vocabulary.estimate_unknown_types` estimates it where it is not known.
 - "exclude": a choice with an unknown token has the score −∞ and is ranked after all known choices. If a question has no
   known choices, none is excluded. Models without such probabilities use this policy instead of "distribute": LSA, PMI,

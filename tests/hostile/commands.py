@@ -29,7 +29,7 @@ class Command:
     name: str
     words: tuple[str, ...]
     output: str = "out"
-    resumes: bool = False  # `train`: repeated with --resume
+    resumes: bool = False  # `train` and `fit`: repeated with --resume
 
     def line(self, corpus: Corpus, folder: Path, again: bool = False) -> list[str]:
         """Return the command line that makes the output in a folder."""
@@ -45,6 +45,7 @@ def commands(corpus: Corpus) -> list[Command]:
         Command("prepare prose", ("prepare", "{in}/texts", "--punkt", "train", "--out", "{out}", "--workers", "2")),
         Command("prepare works", ("prepare", "{in}/texts", "--gutenberg", "--punkt", "train", "--out", "{out}", "--workers", "1")),  # noqa: E501
         Command("ngram train", ("ngram", "train", "{in}/long", "--order", "5", "--out", "{out}")),
+        Command("fit", ("fit", "--train", "{in}/long.txt", "--valid", "{in}/valid.txt", "--out", "{out}", "--threads", "1", "--workers", "2"), resumes=True),  # noqa: E501
         Command("lsa", ("lsa", "train", "{in}/long", "--dim", "20", "--out", "{out}")),
         Command("pmi", ("pmi", "train", "{in}/long", "--out", "{out}")),
         Command("mix", ("mix", "{in}/ngram", "{in}/log-bilinear", "{in}/tied", "--out", "{out}")),

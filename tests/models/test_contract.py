@@ -33,7 +33,7 @@ CYCLE = 20
 TORCH = ("feed-forward", "lstm", "maximum-entropy")
 WORD_MODEL_NAMES = ("before", "after", "both", "tied", "trigram", "mixture", *TORCH)
 SCORER_NAMES = ("before", "after", "both", "trigram", "mixture", "lsa", "pmi", "ensemble", *TORCH)
-WITH_VECTORS = {"before", "after", "both", "tied", "lsa", "feed-forward", "lstm"}
+WITH_VECTORS = {"before", "after", "both", "tied", "lsa", "feed-forward", "lstm", "mixture"}
 
 
 class Case(NamedTuple):
@@ -98,7 +98,7 @@ def save_ensemble(folder, store, components: dict[Any, float]) -> None:
     """Write the run of an ensemble in which the normalised and the unnormalised scores have the same weights."""
     folder.mkdir()
     weights = [[weight, weight] for weight in components.values()]
-    parts = component_references(list(components))
+    parts = component_references(folder, list(components))
     write_description(folder, "ensemble", Origin.of(store), parts=parts, weights=weights)
 
 

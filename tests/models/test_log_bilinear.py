@@ -221,3 +221,16 @@ def test_log_normalizers_are_nan_where_parameters_are():
     corpus = corpus_of(np.array([1, 2, 7, 3, 4, 5], np.uint32), V)
     _, log_z = score(model, corpus)
     assert np.isnan(log_z).tolist() == [False, False, False, True, True, False]
+
+
+def test_no_probability_is_above_one():
+    """Scores of some thousands, whose rounding errors are larger than a thousandth."""
+    random = np.random.default_rng(0)
+    model = random_model(dim=30, context=2)
+    arrays = {name: array * np.float32(40.0) for name, array in model.arrays().items()}
+    model = LogBilinear.from_arrays(model.config, arrays)
+    corpus = corpus_of(random.integers(0, V, 3000).astype(np.int32), V)
+    with Team(1) as team:
+        scores, log_z = model.score_positions(corpus, 0, 3000, team)
+    assert scores.max() > 1000
+    assert np.subtract(scores, log_z).max() <= 0.0

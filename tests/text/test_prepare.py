@@ -20,7 +20,7 @@ from ncelm.text import tokenize_files
 from ncelm.text.prepare import prepare, prepare_part
 from ncelm.text.sentences import SentenceSplitter
 from ncelm.text.settings import TextSettings
-from ncelm.text.store import TokenStore
+from ncelm.text.store import TokenStore, read_settings
 
 
 def sentences_of(store: TokenStore, split: str) -> list[list[str]]:
@@ -532,3 +532,52 @@ class TestParts:
         assert "the first is 1/8" in capsys.readouterr().err
         assert main([*command, "--join", "2"]) == 0
         assert TokenStore.open(tmp_path / "store").split("train").tokens > 1000
+
+
+# -- choices that depend on the text, and a limited time -----------------------------------------------------------
+
+
+def test_automatic_counts(tmp_path):
+    lines = ["a b c", "a b", "c a rare"] * 30 + ["once"]
+    store = prepare(train_lines=lines, out=tmp_path / "a", min_count="auto", valid_sentences="auto", test_sentences=3)
+    assert "once" not in store.vocabulary
+    assert [store.split(name).n_sentences for name in ("train", "valid", "test")] == [84, 4, 3]
+    assert read_settings(tmp_path / "a")["min_count"] == 2
+    store = prepare(train_lines=[*lines, "<unk>"], out=tmp_path / "b", min_count="auto")
+    assert "once" in store.vocabulary
+    assert "valid" not in store.splits
+
+
+def test_a_limited_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenize_files, "LEAST_PART_BYTES", 100)
+    monkeypatch.setattr(tokenize_files, "MEASURED_BYTES", 1000)
+    text = tmp_path / "text"
+    text.write_text(PROSE)
+    options = {"punkt": "train", "workers": 1, "valid_sentences": 2}
+    whole = prepare(text, out=tmp_path / "whole", **options)
+    all_of_it = prepare(text, out=tmp_path / "slow", seconds=1e6, **options)
+    assert all_of_it.fingerprint == whole.fingerprint
+    settings = read_settings(tmp_path / "slow")
+    assert settings["bytes_used"] == settings["bytes"] == len(PROSE)
+    monkeypatch.setattr(tokenize_files, "_bytes_per_second", lambda units: len(PROSE))
+    part = prepare(text, out=tmp_path / "part", seconds=1.0, **options)
+    used = read_settings(tmp_path / "part")["bytes_used"]
+    assert 0.1 * len(PROSE) < used < 0.75 * len(PROSE)
+    assert 0 < part.split("train").tokens < 0.8 * whole.split("train").tokens
+    with pytest.raises(NcelmError, match="`seconds` does not go with `parts`"):
+        prepare(text, out=tmp_path / "x", seconds=1.0, parts=2)
+
+
+def test_the_rate_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setattr(tokenize_files, "MEASURED_BYTES", 1000)
+    (tmp_path / "text").write_text("a b c\n" * 5000)
+    store = prepare(train=tmp_path / "text", out=tmp_path / "store", seconds=100.0)
+    assert store.split("train").n_sentences == 5000
+    assert sorted(path.name for path in (tmp_path / "store").iterdir()) == [
+        "store.json", "train.ids", "train.sentences", "vocab.txt",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("sizes", "limit", "chosen"), [([5], 1, [0]), ([1, 1], 2, [0, 1]), ([9, 1, 1], 2, [1, 2])])
+def test_evenly_spaced(sizes, limit, chosen):
+    assert tokenize_files.evenly_spaced(sizes, limit) == chosen

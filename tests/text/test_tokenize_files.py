@@ -137,7 +137,10 @@ def test_a_dying_worker_is_an_error_of_one_line(three, monkeypatch, capfd, name,
     assert names(three) == before
     del caught  # its traceback refers to the executor
     gc.collect()
-    multiprocessing.active_children()  # joins the processes that have ended, as the next start of one does
+    deadline = time.monotonic() + 20
+    while semaphores() and time.monotonic() < deadline:
+        multiprocessing.active_children()  # joins the processes that have ended, as the next start of one does
+        time.sleep(0.05)  # on a busy machine they take a moment to end
     assert semaphores() == set()
     if (name, function) != ("_start_worker", failed):  # which does not redirect the output
         assert capfd.readouterr() == ("", "")

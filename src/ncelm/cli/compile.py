@@ -15,6 +15,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 Compile the kernels into the cache, so that later commands start without
 compiling, for example when a container image is built. The cache is valid for
 one version of ncelm and one kind of processor."""
+    parser.epilog = """\
+example:
+  ncelm compile --all"""
     parser.add_argument(
         "--all",
         action="store_true",

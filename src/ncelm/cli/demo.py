@@ -16,6 +16,9 @@ Train a model by NCE and one by maximum likelihood, and compare them. The text
 is the prose in the documentation of the Python standard library. Takes about a
 minute, most of it maximum likelihood, and longer the first time, when kernels
 are compiled."""
+    parser.epilog = """\
+example:
+  ncelm demo --out demo"""
     parser.add_argument(
         "--out",
         type=Path,

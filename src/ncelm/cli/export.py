@@ -17,7 +17,7 @@ gensim."""
     parser.epilog = """\
 example:
   ncelm export run vectors.bin --to word2vec-binary"""
-    add_run(parser, "train or lsa")
+    add_run(parser, "fit, train or lsa")
     parser.add_argument("file", type=Path, metavar="FILE", help="The file to write. It must not exist.")
     parser.add_argument(
         "--to",

@@ -14,6 +14,9 @@ Train word vectors by latent semantic analysis: a truncated singular value
 decomposition of the word-by-sentence matrix of the training text. `neighbors`,
 `export`, `complete` and `train --init-from` accept RUN. `evaluate` and `score`
 do not: LSA assigns no probabilities."""
+    parser.epilog = """\
+example:
+  ncelm lsa train store --out lsa --dim 300"""
     add_action(parser)
     add_store(parser)
     add_out(parser)

@@ -19,6 +19,7 @@ from ncelm.io.signals import raise_terminated
 # The module of a command is imported only when it runs
 COMMANDS = {
     "train models": {
+        "fit": "make the best model of a text: all steps in one command",
         "prepare": "turn text into a token store",
         "train": "train a neural language model on a token store",
         "ngram": "train n-gram models; read and write ARPA files",
@@ -112,7 +113,7 @@ def _help() -> str:
         "usage: ncelm COMMAND [options]   `ncelm COMMAND --help` describes the command",
     ]
     for group, commands in COMMANDS.items():
-        lines += ["", f"{group}:", *(f"  {name:11}{summary}" for name, summary in commands.items())]
+        lines += [f"{group}:", *(f"  {name:11}{summary}" for name, summary in commands.items())]
     return "\n".join(lines)
 
 

@@ -16,7 +16,7 @@ similarity."""
     parser.epilog = """\
 example:
   ncelm neighbors run king queen --count 5"""
-    add_run(parser, "train or lsa")
+    add_run(parser, "fit, train or lsa")
     parser.add_argument("words", nargs="*", default=[], metavar="WORD", help="The words to look up.")
     parser.add_argument(
         "--count", dest="n", type=whole_number, default=10, metavar="N", help="The number of neighbors of each word."

@@ -12,6 +12,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 Make a co-occurrence index of the training text: which words occur in the same
 sentences. Its scores are pointwise mutual information. `complete` and `blend`
 accept RUN. It provides neither probabilities nor vectors."""
+    parser.epilog = """\
+example:
+  ncelm pmi train store --out pmi"""
     add_action(parser)
     add_store(parser)
     add_out(parser)

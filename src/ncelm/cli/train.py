@@ -27,6 +27,13 @@ _METAVARS = {int: "N", float: "X", str: "RUN"}
 # Options whose defaults are chosen from the text
 _CHOSEN = {"dim", "epochs", "learning_rate", "initial_accumulator", "dropout", "weight_decay_per_epoch"}
 
+EXAMPLES = """\
+examples:
+  ncelm train store --out run --minutes 10
+  ncelm train store --out run --resume
+  ncelm train store --out run --context 5 --dim 200 --epochs 3
+  ncelm train store --out run --recipe paper/ptb-fast --noise-samples 100"""
+
 
 def add_arguments(parser: Parser) -> None:
     """Add the arguments of the command; the recipe that the command line names provides the defaults in the help."""
@@ -41,7 +48,7 @@ Train a neural language model on a token store. {_about_defaults(name)}
 RUN/model.safetensors holds the model with the lowest validation perplexity,
 RUN/metrics.jsonl the course of training. A run that was stopped, by Ctrl-C, by
 SIGTERM or by a power failure, continues with --resume, to the same result."""
-    parser.epilog = "recipes:\n" + "\n".join(_recipe_lines(RECIPES))
+    parser.epilog = f"{EXAMPLES}\n\nrecipes:\n" + "\n".join(_recipe_lines(RECIPES))
     add_store(parser)
     add_out(parser, more=", except with --resume")
     parser.add_argument(

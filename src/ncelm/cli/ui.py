@@ -29,7 +29,7 @@ def add_threads(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_run(parser: argparse.ArgumentParser, made_by: str = "train, ngram or mix") -> None:
+def add_run(parser: argparse.ArgumentParser, made_by: str = "fit, train, ngram or mix") -> None:
     """Add RUN, the directory of a model."""
     parser.add_argument("run", type=Path, metavar="RUN", help=f"The directory of a model, made by {made_by}.")
 

@@ -113,8 +113,8 @@ class Scorer(Protocol):
     def log_unknown_types(self) -> float | None:
         """The difference between the score of `<unk>` and that of one of the words that it stands for.
 
-        It is the logarithm of their number in a model of probabilities: P(word|h) = P(<unk>|h) / number. It is None if
-        the model has no such probabilities, or if `<unk>` does not occur in its training text.
+        It is the logarithm of their number in a model of probabilities: P(word|h) = P(`<unk>`|h) / number. It is None
+        if the model has no such probabilities, or if `<unk>` does not occur in its training text.
         """
 
     def choice_scores(self, gaps: Iterable[Gap]) -> Iterator[ChoiceScores]:

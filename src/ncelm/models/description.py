@@ -8,7 +8,7 @@ from ncelm import __version__
 from ncelm.arguments import check_int
 from ncelm.errors import NcelmError
 from ncelm.io.files import write_json
-from ncelm.io.run import CONFIG, VERSION, VOCABULARY, Kind, damaged_config, read_config
+from ncelm.io.run import CONFIG, VERSION, VOCABULARY, Kind, damaged_config, read_config, reference, referenced
 from ncelm.text.settings import TextSettings
 from ncelm.text.store import Boundary, TokenStore
 from ncelm.text.vocabulary import Vocabulary
@@ -30,14 +30,15 @@ class Origin:
         return cls(store.vocabulary, store.boundary, store.text, store.path.resolve(), store.fingerprint)
 
 
-def describe(kind: Kind, origin: Origin, **more: Any) -> dict[str, Any]:
+def describe(folder: Path, kind: Kind, origin: Origin, **more: Any) -> dict[str, Any]:
     """Return the content of config.json: the fields of all kinds of models, and `more` fields of this kind."""
+    store = {"path": reference(folder, origin.store), "fingerprint": origin.fingerprint} if origin.store else None
     return {
         "format": "ncelm-run",
         "version": VERSION,
         "ncelm": __version__,
         "kind": kind,
-        "store": {"path": str(origin.store), "fingerprint": origin.fingerprint} if origin.store else None,
+        "store": store,
         "vocabulary_digest": origin.vocabulary.digest,
         "vocabulary_sha256": origin.vocabulary.file_digest,
         "unknown_types": origin.vocabulary.unknown_types,
@@ -48,9 +49,9 @@ def describe(kind: Kind, origin: Origin, **more: Any) -> dict[str, Any]:
 
 
 def write_description(folder: Path, kind: Kind, origin: Origin, **more: Any) -> None:
-    """Write config.json and vocab.txt."""
-    write_json(folder / CONFIG, describe(kind, origin, **more))
+    """Write vocab.txt and config.json, which makes a folder a run directory."""
     origin.vocabulary.save(folder / VOCABULARY)
+    write_json(folder / CONFIG, describe(folder, kind, origin, **more))
 
 
 def read_origin(run: Path, content: dict[str, Any]) -> Origin:
@@ -63,9 +64,9 @@ def read_origin(run: Path, content: dict[str, Any]) -> Origin:
         if unknown_types is not None:  # absent in earlier runs
             check_int("unknown_types", unknown_types, 0)
         settings = TextSettings(**text)
-        path = Path(store["path"]) if store is not None else None
+        path = referenced(run, store["path"]) if store is not None else None
         fingerprint = store["fingerprint"] if store is not None else None
-    except (KeyError, TypeError, ValueError, NcelmError) as error:
+    except (KeyError, TypeError, ValueError, OSError, NcelmError) as error:
         raise damaged_config(run) from error
     vocabulary = Vocabulary.load(run / VOCABULARY, unknown_types)
     # runs of version 2 have no sha256

@@ -10,6 +10,7 @@ from ncelm.models.base import WordModel, corpus_view
 from ncelm.text.store import TokenStore
 
 CHUNK = 1 << 20  # words evaluated in one call; bounds the memory
+BLOCK = 250  # words in a row; a sample consists of blocks that are evenly spaced, because topics change
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,16 @@ class EvaluationSums:
             log_z_mean=mean,
             log_z_std=float(np.sqrt(max(self.squared_log_z / self.tokens - mean * mean, 0.0))),
         )
+
+
+def sample_parts(words: int, tokens: int) -> list[tuple[int, int]]:
+    """Return the first and last positions of the parts of a sample of `words` of `tokens` words, evenly spaced."""
+    if words >= tokens:
+        return [(first, min(first + CHUNK, tokens)) for first in range(0, tokens, CHUNK)]
+    parts = max(words // BLOCK, 1)
+    bounds = np.linspace(0, tokens, parts, endpoint=False, dtype=np.int64).tolist()
+    sizes = np.diff(np.linspace(0, words, parts + 1, dtype=np.int64)).tolist()
+    return [(first, first + size) for first, size in zip(bounds, sizes, strict=True)]
 
 
 def evaluate_split(model: WordModel, store: TokenStore, name: str, team: Team) -> Evaluation:

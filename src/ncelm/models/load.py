@@ -178,9 +178,9 @@ SCORERS: dict[str, ScorerLoader] = {"lsa": _load_lsa, "pmi": _load_pmi, "ensembl
 # -- components of mixtures and ensembles ----------------------------------------------------------------------------
 
 
-def component_references(paths: Sequence[Path]) -> list[dict[str, str]]:
-    """Return the field "parts" of a mixture or an ensemble of these runs: their paths and checksums."""
-    return [{"path": str(path.resolve()), "checksum": run_checksum(path)} for path in paths]
+def component_references(folder: Path, paths: Sequence[Path]) -> list[dict[str, str]]:
+    """Return the field "parts" of a mixture or an ensemble in `folder` of these runs: their paths and checksums."""
+    return [{"path": run.reference(folder, path), "checksum": run_checksum(path)} for path in paths]
 
 
 def component_folders(path: Path, content: dict[str, Any]) -> list[Path]:
@@ -194,7 +194,7 @@ def component_folders(path: Path, content: dict[str, Any]) -> list[Path]:
     folders = []
     for component in components:
         try:
-            folder = (path / component["path"]).resolve()
+            folder = run.referenced(path, component["path"])
             checksum, former = component.get("checksum"), component.get("sha256")
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise run.damaged_config(path) from error

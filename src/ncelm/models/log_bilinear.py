@@ -202,7 +202,8 @@ class LogBilinear:
         for start in range(0, count, size):
             part = contexts._replace(offsets=contexts.offsets[start : start + size + 1])
             run(score.score_positions, score.PHASES, corpus, parameters, first, part, scores, log_z, scratch)
-        return scores, np.zeros(n) if log_z is None else log_z
+        # Z is a sum that exp(s) is part of. Rounding must not make a probability larger than 1.
+        return scores, np.zeros(n) if log_z is None else np.maximum(log_z, scores)
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
         """Return log P(w|h) of every word, (V,), for a gap between the words `before` and `after`."""

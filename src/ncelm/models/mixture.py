@@ -33,23 +33,18 @@ class Mixture:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return log P(w|h) of the words at positions first..last - 1, and log-normalizers, which are 0."""
         logs = log_probabilities(self.components, corpus, first, last, team, normalised)  # (components, n)
-        return self._interpolate(logs), np.zeros(last - first)
+        return interpolate(logs, self.weights), np.zeros(last - first)
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
         """Return log P(w|h) of every word, (V,), for a gap between the words `before` and `after`."""
-        return self._interpolate(np.stack([each.distribution(before, after, pad_id) for each in self.components]))
+        logs = np.stack([each.distribution(before, after, pad_id) for each in self.components])  # (components, V)
+        return interpolate(logs, self.weights)
 
     def next_distributions(self, sentences: Sequence[np.ndarray], pad_id: int, team: Team) -> Iterator[np.ndarray]:
         """Yield log P(w|h) of every word, (V,), after each sentence."""
         of_each = (next_distributions(component, sentences, pad_id, team) for component in self.components)
         for logs in zip(*of_each, strict=True):
-            yield self._interpolate(np.stack(logs))
-
-    def _interpolate(self, logs: np.ndarray) -> np.ndarray:
-        """Return log Σ_i λ_i P_i of log P_i: (components, n) → (n,)."""
-        with np.errstate(divide="ignore"):  # a weight may be 0
-            mixed: np.ndarray = np.logaddexp.reduce(logs + np.log(self.weights)[:, None], axis=0)
-        return mixed
+            yield interpolate(np.stack(logs), self.weights)
 
 
 def log_probabilities(
@@ -62,6 +57,19 @@ def log_probabilities(
 ) -> np.ndarray:
     """Return log P_i(w|h) of each model, (components, last - first)."""
     return np.stack([np.subtract(*each.score_positions(corpus, first, last, team, normalised)) for each in components])
+
+
+def perplexity(logs: np.ndarray) -> float:
+    """Return the perplexity of words with these log-probabilities, (n,)."""
+    with np.errstate(over="ignore"):
+        return float(np.exp(-np.mean(logs, dtype=np.float64)))
+
+
+def interpolate(logs: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return log Σ_i λ_i P_i of log P_i: (components, n) → (n,)."""
+    with np.errstate(divide="ignore"):  # a weight may be 0
+        mixed: np.ndarray = np.logaddexp.reduce(logs + np.log(weights)[:, None], axis=0)
+    return mixed
 
 
 def learn_weights(logs: np.ndarray, tolerance: float = 1e-7, max_iterations: int = 1000) -> np.ndarray:

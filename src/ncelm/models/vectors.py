@@ -1,7 +1,7 @@
 """Word vectors: those of a model, nearest neighbors, and files for other tools."""
 
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -9,6 +9,7 @@ from ncelm.arguments import check_choice, check_int, check_path, check_str, chec
 from ncelm.errors import NcelmError
 from ncelm.io.files import atomic_write, check_not_existing
 from ncelm.models.base import Scorer, Table, WordModel, check_scorer
+from ncelm.models.mixture import Mixture
 from ncelm.text.settings import TextSettings
 from ncelm.text.vocabulary import Vocabulary
 
@@ -16,9 +17,12 @@ VectorFormat = Literal["word2vec", "word2vec-binary", "glove"]
 
 
 def word_vectors(model: WordModel, table: Table = "context") -> np.ndarray:
-    """Return the word vectors of a model, (V, d): context vectors r_w or target vectors q_w."""
+    """Return the word vectors of a model, (V, d): context vectors r_w or target vectors q_w.
+
+    Those of a mixture are the vectors of its first component that has any.
+    """
     check_choice("table", table, get_args(Table))
-    arrays: dict[str, np.ndarray] = model.arrays() if hasattr(model, "arrays") else {}
+    arrays = _arrays_with_vectors(model)
     if "context_vectors" not in arrays:
         raise NcelmError(
             "this model has no word vectors: use a log-bilinear, feed-forward or LSTM model, or an LSA model"
@@ -26,6 +30,15 @@ def word_vectors(model: WordModel, table: Table = "context") -> np.ndarray:
     context_vectors = arrays["context_vectors"][:-1]  # (V, d): without the out-of-sentence word
     # tied embeddings: one table for both
     return context_vectors if table == "context" else arrays.get("target_vectors", context_vectors)
+
+
+def _arrays_with_vectors(model: Any) -> dict[str, np.ndarray]:
+    """Return the parameters of a model, or of the first component of a mixture that has word vectors."""
+    if isinstance(model, Mixture):
+        found = (_arrays_with_vectors(component) for component in model.components)
+        return next((arrays for arrays in found if "context_vectors" in arrays), {})
+    arrays: dict[str, np.ndarray] = model.arrays() if hasattr(model, "arrays") else {}
+    return arrays
 
 
 def nearest_words(

@@ -31,14 +31,12 @@ from ncelm.models import description
 from ncelm.models.ensemble import Ensemble
 from ncelm.models.load import component_folders
 from ncelm.models.log_bilinear import Architecture
-from ncelm.models.mixture import Mixture
 from ncelm.report import samples
 from ncelm.text.store import TokenStore
 from ncelm.training.config import UNIONS, TrainConfig
 from ncelm.training.migrate import config_from_version_1
 from ncelm.training.options import OPTIONS, to_flat
 
-FIT = "fit.json"
 KINDS = {
     "log-bilinear": "log-bilinear model",
     "feed-forward": "feed-forward network",
@@ -58,6 +56,8 @@ _FIT_KNOWN = (
     "seconds",
     "compile_seconds",
     "result",
+    "finished",
+    "ncelm",
     "checksum",
     "format",
     "version",
@@ -107,8 +107,8 @@ def _described(path: Path, components: bool = True) -> dict[str, Any]:
         data["ngram"] = _ngram(content, records)
     elif kind in ("mixture", "ensemble"):
         data |= _combination(path, content, components)
-    if (path / FIT).is_file():
-        data["fit"] = _fit(path / FIT)
+    if (path / run.FIT).is_file():
+        data["fit"] = _fit(path / run.FIT)
         data |= _fit_quality(data["fit"])
     data["summary"] = summary(data)
     return data
@@ -383,12 +383,6 @@ def _samples(path: Path, store: TokenStore | None, threads: int | None) -> tuple
 
 
 def _neighbors_of_components(model: Any) -> list[dict[str, Any]]:
-    """Return the neighbors of the first component with word vectors."""
-    if isinstance(model, LanguageModel) and isinstance(model.model, Mixture):
-        origin = description.Origin(model.vocabulary, model.boundary, model.text, model.store_path, None)
-        components: Iterable[Any] = (LanguageModel.of(each, origin, model.threads) for each in model.model.components)
-    elif isinstance(model, Ensemble):
-        components = model.components
-    else:
-        return []
+    """Return the neighbors of the first component of an ensemble that has word vectors."""
+    components = model.components if isinstance(model, Ensemble) else ()
     return next((found for each in components if (found := samples.neighbors(each))), [])

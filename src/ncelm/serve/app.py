@@ -131,6 +131,7 @@ def create_app(service: Service, options: Options | None = None) -> ASGIApp:
             405: _wrong_method,
             RequestError: _request_error,
             NcelmError: _ncelm_error,
+            Exception: _internal_error,
         },
     )
     paths = {route.path for route in routes}
@@ -185,9 +186,12 @@ class _State:
         except TimeoutError:
             raise RequestError(408, f"the body did not arrive within {limits.body_seconds:g} s") from None
         try:
-            return parse_json(body)
+            content = parse_json(body)
+            if b"\\ud" in body.lower():  # half of a surrogate pair is no character, and cannot be returned
+                json.dumps(content, ensure_ascii=False).encode()
         except (ValueError, NcelmError):
             raise RequestError(400, "the body is not valid JSON in UTF-8") from None
+        return content
 
     async def limited(self, answer: Awaitable[Any]) -> Any:
         """Return an answer, or raise an error if it takes too long."""
@@ -255,6 +259,10 @@ def _ncelm_error(request: Request, error: Exception) -> Response:
     return _error(422, str(error))
 
 
+def _internal_error(request: Request, error: Exception) -> Response:
+    return _error(500, "internal error")
+
+
 def _not_found(request: Request, error: Exception) -> Response:
     return _error(404, "there is no such page: see /openapi.json")
 
@@ -304,7 +312,7 @@ class _Guard:
         except Exception as error:
             print(f"ncelm: internal error: {type(error).__name__}: {error}", file=sys.stderr, flush=True)
             if status == 0:
-                await _error(500, "internal error")(scope, receive, send_with_headers)
+                await _internal_error(Request(scope), error)(scope, receive, send_with_headers)
         finally:
             self.metrics.running -= 1
             seconds = time.perf_counter() - began

@@ -1,7 +1,7 @@
 """The models of a service, and what each endpoint computes. Nothing here knows HTTP."""
 
 import math
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -182,7 +182,7 @@ class Service:
                 "sides": lm.model.sides,
                 "tokenizer": lm.text.tokenizer,
                 "lowercase": lm.text.lowercase,
-                "vectors": neural_component(lm) is not None,
+                "vectors": has_vectors(lm),
             }
             for name, lm in self.models.items()
         ]
@@ -269,7 +269,8 @@ class Service:
 
     def _generation(self, values: dict[str, Any]) -> tuple[str, LanguageModel, dict[str, Any]]:
         name, lm = self.model(values["model"])
-        self._texts([values["prompt"]])
+        prompt = values["prompt"]
+        self._texts([prompt] if isinstance(prompt, str) else prompt)
         if values["count"] * values["max_words"] > self.limits.generated:
             raise invalid(f"count × max_words is more than {self.limits.generated}: reduce one of them")
         names = ("prompt", "count", "max_words", *(field.name for field in SAMPLING))
@@ -304,12 +305,9 @@ class Service:
     async def neighbors(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return the words with the nearest vectors."""
         name, lm = self.model(values["model"])
-        neural = neural_component(lm)
-        if neural is None:
-            raise invalid(f"the model {name} has no word vectors")
 
         def compute(items: list[Any]) -> list[Any]:
-            return [replace(lm, model=neural).neighbors(values["word"], values["count"])]
+            return [lm.neighbors(values["word"], values["count"])]
 
         (found,) = await self.batcher.run(None, compute, [None], 1)
         return {"model": name, "words": [{"word": word, "similarity": value} for word, value in found]}
@@ -340,8 +338,8 @@ class Service:
             (self._maps[name],) = await self.batcher.run(None, lambda _: [principal_map(lm)], [None], 1)
         return self._maps[name]
 
-    def _texts(self, texts: str | list[str]) -> tuple[list[str], int]:
-        """Return texts and their number of words, which is limited."""
+    def _texts(self, texts: str | Sequence[str]) -> tuple[list[str], int]:
+        """Return texts and an upper bound of their number of words, which is limited."""
         given = [texts] if isinstance(texts, str) else texts
         cost = sum(text.count(" ") + text.count("\n") + 1 + len(text) // 20 for text in given)
         if cost > self.limits.words:
@@ -377,16 +375,13 @@ def _sentence(words: list[Any]) -> dict[str, Any]:
     return _total(total, len(words), sum(word.unknown for word in words)) | {"words": [vars(word) for word in words]}
 
 
-def neural_component(lm: LanguageModel) -> Any:
-    """Return the model that has word vectors: the model itself, or the first such component of a mixture."""
-    parts: Iterator[Any] = iter(lm.model.components if isinstance(lm.model, Mixture) else (lm.model,))
-    for part in parts:
-        try:
-            replace(lm, model=part).vectors()
-        except NcelmError:
-            continue
-        return part
-    return None
+def has_vectors(lm: LanguageModel) -> bool:
+    """Return whether a model has word vectors."""
+    try:
+        lm.vectors()
+    except NcelmError:
+        return False
+    return True
 
 
 def contributions(lm: LanguageModel, sentence: str, choice: str) -> list[dict[str, Any]]:
@@ -440,10 +435,7 @@ def log_z_histogram(lm: LanguageModel) -> dict[str, Any]:
 
 def principal_map(lm: LanguageModel) -> dict[str, Any]:
     """Return the first two principal components of the vectors of frequent words."""
-    neural = neural_component(lm)
-    if neural is None:
-        raise invalid("this model has no word vectors")
-    vectors = replace(lm, model=neural).vectors()[: len(lm.vocabulary)]
+    vectors = lm.vectors()
     special = {lm.vocabulary.unknown_id, lm.vocabulary.end_id}
     ids = np.array([i for i in range(len(vectors)) if i not in special][:MAP_WORDS])
     rows = vectors[ids].astype(np.float64)

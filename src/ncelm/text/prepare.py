@@ -11,6 +11,7 @@ import itertools
 import json
 import os
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -24,6 +25,7 @@ import numpy.typing as npt
 from ncelm.arguments import (
     check_bool,
     check_choice,
+    check_float,
     check_int,
     check_iterable,
     check_path,
@@ -39,8 +41,17 @@ from ncelm.text.sentences import PUNKT_TRAINING_CHARACTERS, SentenceSplitter
 from ncelm.text.settings import TextSettings
 from ncelm.text.store import SPLITS, Boundary, SplitWriter, TokenStore, id_dtype, write_description
 from ncelm.text.tables import check_plain_text
-from ncelm.text.tokenize_files import BLOCK_TOKENS, SPILLS, Counts, TextFile, Unit, make_units, tokenize_units
-from ncelm.text.vocabulary import Vocabulary
+from ncelm.text.tokenize_files import (
+    BLOCK_TOKENS,
+    SPILLS,
+    Counts,
+    TextFile,
+    Unit,
+    limit_units,
+    make_units,
+    tokenize_units,
+)
+from ncelm.text.vocabulary import UNKNOWN, Vocabulary
 
 Paths = Path | str | Sequence[Path | str] | None
 Strings = Iterable[str] | None  # in memory
@@ -49,6 +60,8 @@ Punkt = Literal["english", "train"]
 BlankLines = Literal["skip", "keep"]
 MAX_WORKERS, MAX_PARTS = 1024, 100_000
 SHOWN_CHARACTERS = 300  # of the name of a file that does not exist, which may be a text
+# With a limited time: the least share of it for tokenization, the share for the training of Punkt, and its speed
+LEAST_SHARE, PUNKT_SHARE, PUNKT_CHARACTERS_PER_SECOND = 0.2, 0.2, 300_000
 PART = "part.json"  # the description of a part of a text
 PART_VERSION = 2  # version 1 had no numbers of blank lines
 _BAR = {"desc": "reading", "unit": "B", "unit_scale": True}  # options of the progress bar
@@ -69,10 +82,10 @@ def prepare(
     blank_lines: Literal["skip", "keep"] = "skip",
     boundary: Boundary | None = None,
     lowercase: bool = False,
-    min_count: int = 1,
+    min_count: int | Literal["auto"] = 1,
     vocabulary_size: int | None = None,
-    valid_sentences: int | None = None,
-    test_sentences: int | None = None,
+    valid_sentences: int | Literal["auto"] | None = None,
+    test_sentences: int | Literal["auto"] | None = None,
     seed: int = 0,
     punkt: Literal["english", "train"] = "english",
     encoding: str = "utf-8",
@@ -80,18 +93,17 @@ def prepare(
     skip_broken: bool = False,
     workers: int | None = None,
     parts: int | None = None,
+    seconds: float | None = None,
     progress: Option = True,
 ) -> TokenStore:
     """Write a token store to `out` and return it.
 
     The text is prose or tokenized, and in files or in memory:
 
-    ========= ========================= =========================================
-    text      names of files            strings in memory
-    ========= ========================= =========================================
-    prose     `files`                   `texts`
-    tokenized `train`, `valid`, `test`  `train_lines`, `valid_lines`, `test_lines`
-    ========= ========================= =========================================
+    | text      | names of files            | strings in memory                          |
+    |-----------|---------------------------|--------------------------------------------|
+    | prose     | `files`                   | `texts`                                    |
+    | tokenized | `train`, `valid`, `test`  | `train_lines`, `valid_lines`, `test_lines` |
 
     Punkt splits prose into sentences, and the Treebank tokenizer splits sentences into words. Tokenized text has one
     sentence per line and blanks between words.
@@ -119,10 +131,11 @@ def prepare(
         boundary: "stream" if contexts extend across sentence ends (the default for tokenized text), "sentence" if they
             do not (the default for prose).
         lowercase: convert words to lower case.
-        min_count: words with fewer occurrences in the training text become `<unk>`.
+        min_count: words with fewer occurrences in the training text become `<unk>`. "auto" for a number from 2 to 10
+            that grows with the text, or 1 if the text has words `<unk>`.
         vocabulary_size: the largest size of the vocabulary, including `<unk>` and `</s>`; None for no limit.
         valid_sentences: the number of random sentences of the training text that are moved to the validation split.
-            The default is 0 for tokenized text, and 5 % but at most 500 for prose.
+            The default is 0 for tokenized text and "auto" for prose: 5 %, but at most 500.
         test_sentences: the same for the test split.
         seed: of the choice of these sentences.
         punkt: "english" for NLTK's sentence model, "train" for a model trained on the text.
@@ -132,6 +145,8 @@ def prepare(
         skip_broken: with `gutenberg`, skip works that are empty or binary instead of raising an error.
         workers: the number of processes; one per core by default.
         parts: make the store from this number of parts, which `prepare_part` has tokenized.
+        seconds: the time, approximately. If the training text would take longer, evenly spaced parts of it are used.
+            The store then depends on the speed of the machine. None for no limit.
         progress: True for a bar or lines in a log, False for none (see `ncelm.progress`), or a function that is called
             with the number of bytes read so far, and of all bytes.
 
@@ -146,13 +161,18 @@ def prepare(
     Split(train, 11 tokens, 3 sentences)
     >>> folder.cleanup()
     """
-    out, seed, min_count = check_path("out", out), check_int("seed", seed, 0), check_int("min_count", min_count, 1)
+    out, seed = check_path("out", out), check_int("seed", seed, 0)
+    least = None if _is_auto(min_count) else check_int("min_count", min_count, 1)
     vocabulary_size = _check_number("vocabulary_size", vocabulary_size, 4)  # <unk>, </s> and two words
-    valid_sentences = _check_number("valid_sentences", valid_sentences, 0)
-    test_sentences = _check_number("test_sentences", test_sentences, 0)
+    if not _is_auto(valid_sentences):
+        valid_sentences = _check_number("valid_sentences", valid_sentences, 0)
+    if not _is_auto(test_sentences):
+        test_sentences = _check_number("test_sentences", test_sentences, 0)
     workers = None if workers is None else check_int("workers", workers, 1, MAX_WORKERS)
     parts = None if parts is None else check_int("parts", parts, 1, MAX_PARTS)
+    seconds = None if seconds is None else check_float("seconds", seconds, 0, positive=True)
     check_progress(progress)
+    began = time.monotonic()
     strings = {"texts": texts, "train_lines": train_lines, "valid_lines": valid_lines, "test_lines": test_lines}
     paths = {"files": files, "train": train, "valid": valid, "test": test}
     options = (column, blank_lines, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
@@ -160,13 +180,19 @@ def prepare(
     for split, sentences_given in (("valid", valid_sentences), ("test", test_sentences)):
         if sentences_given is not None and split in source.splits:
             raise NcelmError(f"give either `{split}` text or `{split}_sentences`, not both")
+    if parts is not None and seconds is not None:
+        raise NcelmError("`seconds` does not go with `parts`: leave one of them out")
     if parts is not None and source.strings:
         raise NcelmError("text in memory cannot be prepared in `parts`: write it to files, and prepare those")
     done = _part_folders(out, parts) if parts is not None else []
     with atomic_folder(out) as folder:
         with shown(progress, **_BAR) as report:
-            units, extracted = source.units(folder, report)
+            units, extracted = source.units(folder, report, seconds)
+            text_bytes = sum(unit.range.bytes for unit in units)
             with _original_names(extracted):
+                if seconds is not None:
+                    left = max(seconds - (time.monotonic() - began), LEAST_SHARE * seconds)
+                    units = limit_units(units, workers, left)
                 counts = _join_parts(source, units, done) if done else tokenize_units(units, workers, report)
         sentences = [each.sentences for each in counts]
         found, blank = (Counter(dict.fromkeys(source.splits, 0)) for _ in range(2))
@@ -176,17 +202,15 @@ def prepare(
         for split, text_name in source.splits.items():
             if not any(unit.split == split and unit.words_file.stat().st_size for unit in units):
                 raise NcelmError(f"there are no words in the {split} text ({text_name}): give another text")
-        default = min(found["train"] // 20, 500) if source.prose else 0
-        held_out = _held_out(
-            found["train"],
-            default if valid_sentences is None else valid_sentences,
-            default if test_sentences is None else test_sentences,
-            seed,
+        valid_number, test_number = (
+            _held_out_sentences(found["train"], source.prose and split not in source.splits, given)
+            for split, given in (("valid", valid_sentences), ("test", test_sentences))
         )
+        held_out = _held_out(found["train"], valid_number, test_number, seed)
         # The units of the training split come first: their sentences are numbered from 0.
         firsts = itertools.accumulate([0, *sentences[:-1]])
         spills = [_Spill(*one, held_out) for one in zip(units, firsts, sentences, strict=True)]
-        vocabulary = _vocabulary(spills, min_count, vocabulary_size)
+        vocabulary, least = _vocabulary(spills, least, vocabulary_size)
         vocabulary.save(folder / "vocab.txt")
         write_description(
             folder,
@@ -197,7 +221,7 @@ def prepare(
             splits=_write_splits(folder, spills, vocabulary),
             blank_lines=dict(blank),
             settings={
-                "min_count": min_count,
+                "min_count": least,
                 "vocabulary_size": vocabulary_size,
                 "valid_sentences": valid_sentences,
                 "test_sentences": test_sentences,
@@ -206,6 +230,8 @@ def prepare(
                 "column": column,
                 "blank_lines": blank_lines,
                 "gutenberg": gutenberg,
+                "bytes": text_bytes,
+                "bytes_used": sum(unit.range.bytes for unit in units),
             },
         )
         shutil.rmtree(folder / SPILLS)
@@ -354,7 +380,9 @@ class _Source:
         names |= {split: f"`{name}`" for split, (name, _) in self.strings.items()}
         return {split: names[split] for split in SPLITS if split in names}
 
-    def units(self, folder: Path, progress: Callable[[int, int], None] | None) -> tuple[list[Unit], list[Extracted]]:
+    def units(
+        self, folder: Path, progress: Callable[[int, int], None] | None, seconds: float | None = None
+    ) -> tuple[list[Unit], list[Extracted]]:
         """Return the units of the text. Extracted files and the sentence model are written to `folder`."""
         (folder / SPILLS).mkdir()
         files = {split: [TextFile(path, self.encoding, self.column) for path in some]
@@ -384,7 +412,7 @@ class _Source:
             in_order = {split: files[split] for split in SPLITS if split in files}
             units = make_units(in_order, self.text, self.keep_blank, folder)
             if self.prose:
-                _sentence_splitter(self.punkt, files["train"]).save(folder)
+                _sentence_splitter(self.punkt, files["train"], seconds).save(folder)
         return units, extracted
 
     def plan_digest(self, units: list[Unit]) -> str:
@@ -528,11 +556,18 @@ def _check_number(name: str, value: object, low: int) -> int | None:
     return None if value is None else check_int(name, value, low)
 
 
-def _sentence_splitter(punkt: Punkt, files: list[TextFile]) -> SentenceSplitter:
-    """Return the English model, or a model trained on an equal share of every file."""
+def _is_auto(value: object) -> bool:
+    return isinstance(value, str) and value == "auto"
+
+
+def _sentence_splitter(punkt: Punkt, files: list[TextFile], seconds: float | None) -> SentenceSplitter:
+    """Return the English model, or a model trained on an equal share of every file, in a part of the `seconds`."""
     if punkt == "english":
         return SentenceSplitter.english()
-    share = max(PUNKT_TRAINING_CHARACTERS // len(files), 1000)
+    characters = PUNKT_TRAINING_CHARACTERS
+    if seconds is not None:
+        characters = min(characters, int(PUNKT_SHARE * seconds * PUNKT_CHARACTERS_PER_SECOND))
+    share = max(characters // len(files), 1000)
 
     def chunks() -> Iterator[str]:
         for file in files:
@@ -584,6 +619,13 @@ class _Spill:
                 yield self.unit.split, block[rest]
 
 
+def _held_out_sentences(sentences: int, prose: bool, given: int | str | None) -> int:
+    """Return how many of these sentences are moved to a split, given the argument of `prepare`."""
+    if isinstance(given, int):
+        return given
+    return min(sentences // 20, 500) if prose or given == "auto" else 0
+
+
 def _held_out(sentences: int, valid: int, test: int, seed: int) -> HeldOut:
     """Return random sentences of the training text for the other splits."""
     if valid + test >= sentences:
@@ -596,8 +638,17 @@ def _held_out(sentences: int, valid: int, test: int, seed: int) -> HeldOut:
     return {split: indices for split, indices in held_out.items() if indices.size}
 
 
-def _vocabulary(spills: list[_Spill], min_count: int, max_size: int | None) -> Vocabulary:
-    """Return the vocabulary of the training text."""
+def default_min_count(words: int) -> int:
+    """Return the least count of a word in the vocabulary of a text of this size: the larger the text, the higher.
+
+    >>> [default_min_count(words) for words in (10_000, 1_000_000, 10_000_000, 50_000_000, 1_000_000_000)]
+    [2, 2, 4, 5, 10]
+    """
+    return int(np.clip(round(2 * (words / 1e6) ** 0.25), 2, 10))
+
+
+def _vocabulary(spills: list[_Spill], min_count: int | None, max_size: int | None) -> tuple[Vocabulary, int]:
+    """Return the vocabulary of the training text, and the least count of its words, which is chosen if it is None."""
     counts: Counter[str] = Counter()
     sentences = 0
     for spill in (spill for spill in spills if spill.unit.split == "train"):
@@ -609,11 +660,13 @@ def _vocabulary(spills: list[_Spill], min_count: int, max_size: int | None) -> V
         sentences += int(tally[0])
         for word, count in zip(words, tally[1:].tolist(), strict=True):
             counts[word] += count
+    if min_count is None:
+        min_count = 1 if counts[UNKNOWN] else default_min_count(sum(counts.values()))
     vocabulary = Vocabulary.from_counts(counts, sentences, min_count, max_size)
     if len(vocabulary) < 4:
         words_left = "only one word" if len(vocabulary) == 3 else "no words"
         raise NcelmError(f"the vocabulary has {words_left} except <unk> and </s>: lower `min_count` or give more text")
-    return vocabulary
+    return vocabulary, min_count
 
 
 def _write_splits(folder: Path, spills: list[_Spill], vocabulary: Vocabulary) -> dict[str, SplitWriter]:

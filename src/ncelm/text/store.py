@@ -233,6 +233,12 @@ def contexts_and_targets(
     return contexts, targets
 
 
+def read_settings(path: Path) -> dict[str, Any]:
+    """Return the options of `prepare` with which a store was made; empty if they are not recorded."""
+    settings = read_json(path / "store.json", "token store", FORMAT, VERSION, checksum_since=2).get("settings")
+    return settings if isinstance(settings, dict) else {}
+
+
 # -- writing ---------------------------------------------------------------------------------------------------------
 
 

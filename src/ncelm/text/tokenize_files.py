@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,6 +34,9 @@ from ncelm.text.tables import Range, read_document_lines, read_documents, table_
 LINES_UNIT_BYTES, PROSE_UNIT_BYTES = 32 << 20, 8 << 20
 # Bytes that one process reads in the time it takes to start another one.
 LINES_BYTES_PER_WORKER, PROSE_BYTES_PER_WORKER = 8 << 20, 1 << 20
+# Of a text that is too large for the time: bytes tokenized to measure the rate, parts of what is used, and the share of
+# the measured rate that is counted on, because processes start and ids are mapped in the same time.
+MEASURED_BYTES, LIMITED_PARTS, LEAST_PART_BYTES, EFFICIENCY = 200_000, 64, 50_000, 0.7
 SPILLS = "spills"  # the folder for local ids, in the folder of the unfinished store
 BLOCK_TOKENS = 1 << 20  # tokens processed at a time
 PROGRESS_SECONDS = 0.1  # between two reports
@@ -116,6 +119,51 @@ def make_units(files: dict[str, list[TextFile]], text: TextSettings, keep_blank:
     return units
 
 
+def limit_units(units: list[Unit], workers: int | None, seconds: float) -> list[Unit]:
+    """Return units that are tokenized in about `seconds`: all, or evenly spaced parts of the training text.
+
+    The rate is measured. Compressed files are not divided.
+    """
+    train, others = ([unit for unit in units if (unit.split == "train") is own] for own in (True, False))
+    total = sum(unit.range.bytes for unit in train)
+    workers = _workers(train, workers, total)
+    affordable = seconds * EFFICIENCY * workers * _bytes_per_second(train)
+    if total <= affordable:
+        return units
+    size = max(int(affordable / LIMITED_PARTS), LEAST_PART_BYTES)
+    files = dict.fromkeys(unit.file for unit in train)
+    prose = train[0].text.tokenizer == "treebank"
+    parts = [replace(train[0], file=file, range=each) for file in files for each in file.ranges(size, prose)]
+    chosen = [parts[i] for i in evenly_spaced([part.range.bytes for part in parts], affordable)]
+    return [replace(unit, number=number) for number, unit in enumerate([*chosen, *others])]
+
+
+def evenly_spaced(sizes: list[int], limit: float) -> list[int]:
+    """Return the indices of evenly spaced elements with a total size of about `limit`, at least one.
+
+    >>> evenly_spaced([10] * 10, 30)
+    [1, 4, 8]
+    """
+    share, credit, chosen = limit / max(sum(sizes), 1), 0.0, []
+    for i, size in enumerate(sizes):
+        credit += share * size
+        if credit >= size / 2:
+            chosen.append(i)
+            credit -= size
+    return chosen or [len(sizes) // 2]
+
+
+def _bytes_per_second(units: list[Unit]) -> float:
+    """Return the rate of one process on a range in the middle of the text, which is tokenized and discarded."""
+    unit = units[len(units) // 2]
+    ranges = unit.file.ranges(MEASURED_BYTES, unit.text.tokenizer == "treebank")
+    sample = replace(unit, number=len(units), range=ranges[len(ranges) // 2])
+    splitter = _splitter_of(unit)
+    began = time.perf_counter()
+    tokenize_unit(sample, splitter, None)
+    return sample.range.bytes / max(time.perf_counter() - began, 1e-6)
+
+
 class Counts(NamedTuple):
     """What a unit contains."""
 
@@ -175,12 +223,17 @@ def tokenize_units(units: list[Unit], workers: int | None, progress: Progress | 
         progress: called with the number of bytes read so far, and of all bytes.
     """
     total = sum(unit.range.bytes for unit in units)
-    if workers is None:
-        prose = units[0].text.tokenizer == "treebank"
-        workers = min(available_cores(), 1 + total // (PROSE_BYTES_PER_WORKER if prose else LINES_BYTES_PER_WORKER))
-    workers = min(workers, len(units))
+    workers = min(_workers(units, workers, total), len(units))
     counts = _tokenize_in_workers(units, workers, total, progress) if workers > 1 else None
     return _tokenize_here(units, total, progress) if counts is None else counts
+
+
+def _workers(units: list[Unit], workers: int | None, total: int) -> int:
+    """Return the number of processes for a text of `total` bytes."""
+    if workers is not None:
+        return workers
+    prose = units[0].text.tokenizer == "treebank"
+    return min(available_cores(), 1 + total // (PROSE_BYTES_PER_WORKER if prose else LINES_BYTES_PER_WORKER))
 
 
 def _tokenize_here(units: list[Unit], total: int, progress: Progress | None) -> list[Counts]:

@@ -49,11 +49,10 @@ def nce_loss(
         noise_log_noise (Tensor): log Pn of the noise samples, (…, k), or (k,) for shared noise.
         log_normalizer (Tensor or float): c_h, a number or (…). With 0 the model learns to be self-normalized.
         log_z_penalty (float): coefficient α of the squared log-normalizer of s(w, h) + c_h; see
-            :func:`log_z_penalty`.
+            `log_z_penalty`.
         reduction (str): "mean" over examples, "sum" or "none".
 
-    Examples::
-
+    Examples:
         >>> zero = torch.zeros(1)
         >>> nce_loss(zero, torch.zeros(1, 1), zero, torch.zeros(1, 1))  # 2 log 2
         tensor(1.3863)
@@ -89,11 +88,10 @@ def ranking_nce_loss(
         noise_scores (Tensor): s(w, h) of k noise samples per example, (…, k).
         target_log_noise (Tensor): log Pn of the targets, broadcastable to (…).
         noise_log_noise (Tensor): log Pn of the noise samples, (…, k), or (k,) for shared noise.
-        log_z_penalty (float): coefficient α of the squared log-normalizer; see :func:`log_z_penalty`.
+        log_z_penalty (float): coefficient α of the squared log-normalizer; see `log_z_penalty`.
         reduction (str): "mean" over examples, "sum" or "none".
 
-    Examples::
-
+    Examples:
         >>> zero = torch.zeros(1)
         >>> ranking_nce_loss(zero, torch.zeros(1, 3), zero, torch.zeros(1, 3))  # log 4
         tensor(1.3863)
@@ -118,8 +116,7 @@ def log_z_penalty(noise_scores: Tensor, noise_log_noise: Tensor, *, reduction: R
         noise_log_noise (Tensor): log Pn of the noise samples, (…, k), or (k,) for shared noise.
         reduction (str): "mean" over examples, "sum" or "none".
 
-    Examples::
-
+    Examples:
         >>> log_z_penalty(torch.zeros(1, 2), torch.zeros(1, 2) - 1.0)  # log Ẑ = 1
         tensor(1.)
     """
@@ -367,14 +364,14 @@ class NCELoss(_SampledLoss):
         in_features (int): size of a hidden vector, d.
         num_classes (int): number of classes, V.
         noise (Noise, Tensor, ndarray or sequence): counts or probabilities of the classes, all positive, or a
-            :class:`Noise`. Class frequencies are a good choice; raise them to the power 0.75 if rare classes matter.
+            `Noise`. Class frequencies are a good choice; raise them to the power 0.75 if rare classes matter.
         num_noise (int): noise samples per example, or per batch with `shared_noise`, k. Default: 25.
         shared_noise (bool): use the same k noise samples for all examples of a batch. Scores become one matrix product:
             choose a large k, 500 or 1,000. Default: ``False``.
         normalizer (str): c_h, which stands for −log Z(h): "fixed" to 0, one learned "scalar", or one learned number per
             "context", with indices given as `context_ids`. Default: "fixed".
         num_contexts (int): number of contexts, for normalizer="context".
-        log_z_penalty (float): coefficient of the squared log-normalizer; see :func:`log_z_penalty`. Default: 0.
+        log_z_penalty (float): coefficient of the squared log-normalizer; see `log_z_penalty`. Default: 0.
         bias (bool or nn.Parameter): whether classes have biases, or the biases, (V,). New biases are initialized to
             log Pn, so that training starts from the noise distribution. Default: ``True``.
         weight (nn.Parameter): weight to use, (V, d), such as that of the input embedding; rows beyond V are not used.
@@ -389,8 +386,7 @@ class NCELoss(_SampledLoss):
         - Target: (…), integers.
         - Output: a scalar, or (…) with reduction="none".
 
-    Examples::
-
+    Examples:
         >>> _ = torch.manual_seed(0)
         >>> loss = NCELoss(8, 1000, noise=torch.ones(1000), num_noise=10)
         >>> hidden, target = torch.randn(4, 7, 8, requires_grad=True), torch.randint(1000, (4, 7))
@@ -467,17 +463,16 @@ class NCELoss(_SampledLoss):
 class RankingNCELoss(_SampledLoss):
     """Linear output layer trained by ranking NCE (Ma & Collins 2018); exact in evaluation mode.
 
-    The loss is the cross-entropy of the target among the target and k noise samples; see :func:`ranking_nce_loss`. It
+    The loss is the cross-entropy of the target among the target and k noise samples; see `ranking_nce_loss`. It
     is consistent without the assumption that the model can normalize itself. It determines scores up to a constant per
     context: use the exact log-probabilities of evaluation mode, or set `log_z_penalty` to get a self-normalized model.
 
     Args:
-        log_z_penalty (float): coefficient of the squared log-normalizer; see :func:`log_z_penalty`. Default: 0.
+        log_z_penalty (float): coefficient of the squared log-normalizer; see `log_z_penalty`. Default: 0.
 
-    The other arguments and the shapes are those of :class:`NCELoss`, without `normalizer` and `num_contexts`.
+    The other arguments and the shapes are those of `NCELoss`, without `normalizer` and `num_contexts`.
 
-    Examples::
-
+    Examples:
         >>> _ = torch.manual_seed(0)
         >>> loss = RankingNCELoss(8, 1000, noise=torch.ones(1000), num_noise=10, log_z_penalty=0.1)
         >>> hidden, target = torch.randn(4, 7, 8, requires_grad=True), torch.randint(1000, (4, 7))
@@ -505,7 +500,7 @@ class RankingNCELoss(_SampledLoss):
         before: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """Return the ranking NCE loss, or in evaluation mode −log P. See :meth:`NCELoss.forward`."""
+        """Return the ranking NCE loss, or in evaluation mode −log P. See `NCELoss.forward`."""
 
         def losses(target_scores: Tensor, noise_scores: Tensor, target_noise: Tensor, noise_noise: Tensor) -> Tensor:
             scores = target_scores, noise_scores, target_noise, noise_noise
@@ -520,7 +515,7 @@ class ImportanceSamplingLoss(_SampledLoss):
     This is a baseline: NCE is more stable. The noise is the proposal. After a training step, `effective_samples` is the
     effective sample size of each example, (…). Near 1 a single sample dominates, and the gradient has a large variance.
 
-    The arguments and the shapes are those of :class:`NCELoss`, without `normalizer`, `num_contexts` and
+    The arguments and the shapes are those of `NCELoss`, without `normalizer`, `num_contexts` and
     `log_z_penalty`.
     """
 

@@ -189,8 +189,7 @@ class EmbeddingModel(NeuralModel):
 class LogBilinear(EmbeddingModel):
     """The log-bilinear model: the hidden vector is q̂ = Σ_i C_i r_wi (Eq. 2), with full or diagonal C_i.
 
-    Examples::
-
+    Examples:
         >>> import ncelm
         >>> core = ncelm.LogBilinear.initialise(ModelConfig(dim=8), np.full(50, 0.02), 0, 0.1)
         >>> LogBilinear.from_core(core).all_scores(torch.zeros(3, 4, dtype=torch.int64)).shape

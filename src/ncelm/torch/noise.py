@@ -19,8 +19,7 @@ class Noise(nn.Module):
         weights (Tensor, ndarray, sequence or ncelm.noise.Noise): counts or probabilities of the classes, all positive,
             because NCE takes their logarithms.
 
-    Examples::
-
+    Examples:
         >>> noise = Noise([6.0, 3.0, 1.0])
         >>> noise.log_prob(torch.tensor([0, 2])).exp()
         tensor([0.6000, 0.1000])

@@ -1,11 +1,11 @@
-"""Compile kernels ahead of time, for `ncelm compile`.
+"""Compile kernels ahead of time, for `ncelm compile` and `ncelm fit`.
 
 A kernel is compiled for the types of its arguments. Each target trains or scores a model of a text of a few words, with
 arguments of the types that real texts have.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -19,6 +19,7 @@ from ncelm.models.base import corpus_view
 from ncelm.models.log_bilinear import LogBilinear
 from ncelm.models.ngram.arpa import read_arpa, write_arpa
 from ncelm.models.ngram.estimate import estimate
+from ncelm.models.ngram.query import NGramModel
 from ncelm.noise import Noise
 from ncelm.text.prepare import prepare
 from ncelm.text.store import TokenStore
@@ -69,31 +70,42 @@ def _kernel_types(config: TrainConfig) -> tuple[Any, ...]:
     )
 
 
+def compile_for(store: TokenStore) -> None:
+    """Compile, or load from the cache, what training with default options, n-gram models and scoring need."""
+    config = default_config(store.split("train").tokens, len(store.vocabulary))
+    kinds = (store.split("train").ids.dtype.type,)
+    _train(config, kinds)
+    _score(config.model.matrices, kinds)
+    with _stores(kinds) as stores:
+        _estimate_ngram(stores)
+
+
 @contextmanager
-def _stores() -> Iterator[list[TokenStore]]:
-    """A tiny store with each type of ids."""
+def _stores(kinds: Sequence[Any] = ID_TYPES) -> Iterator[list[TokenStore]]:
+    """A tiny store with each of these types of ids."""
     with tempfile.TemporaryDirectory() as folder:
         text = Path(folder) / "text"
         text.write_text(TEXT)
-        store = prepare(train=text, valid=text, out=Path(folder) / "store", workers=1)
+        store = prepare(train=text, valid=text, out=Path(folder) / "store", workers=1, progress=False)
         yield [
             replace(
                 store, splits={name: replace(split, ids=split.ids.astype(kind)) for name, split in store.splits.items()}
             )
-            for kind in ID_TYPES
+            for kind in kinds
         ]
 
 
-def _train(config: TrainConfig) -> None:
+def _train(config: TrainConfig, kinds: Sequence[Any] = ID_TYPES) -> None:
     samples = {"noise_samples": 4} if config.sampled else {}
-    with _stores() as stores, tempfile.TemporaryDirectory() as folder:
+    with _stores(kinds) as stores, tempfile.TemporaryDirectory() as folder:
         for i, store in enumerate(stores):
-            train(store, Path(folder) / f"run{i}", config.with_changes(**TINY, **samples), threads=1)
+            tiny = config.with_changes(**TINY, **samples)
+            train(store, Path(folder) / f"run{i}", tiny, threads=1, progress=False)
 
 
-def _score(matrices: str) -> None:
+def _score(matrices: str, kinds: Sequence[Any] = ID_TYPES) -> None:
     config = TrainConfig().with_changes(matrices=matrices, **TINY).model
-    with _stores() as stores, Team(1) as team:
+    with _stores(kinds) as stores, Team(1) as team:
         unigram = Noise.from_counts(stores[0].vocabulary.counts).probabilities
         model = LogBilinear.initialise(config, unigram, 0, 0.1)
         for store in stores:
@@ -103,13 +115,20 @@ def _score(matrices: str) -> None:
         model.predict(np.zeros((1, config.positions), np.int64))
 
 
-def _ngram() -> None:
-    with _stores() as stores, tempfile.TemporaryDirectory() as folder, Team(1) as team:
-        path = Path(folder) / "model.arpa"
-        model, _ = estimate(stores[0], 2)
+def _estimate_ngram(stores: list[TokenStore]) -> NGramModel:
+    """Return a model of the first store after it has scored all of them."""
+    model, _ = estimate(stores[0], 2)
+    with Team(1) as team:
         for store in stores:
             corpus = corpus_view(store.split("valid"), store)
             model.score_positions(corpus, 0, corpus.ids.size, team)
-        model.log_probabilities_after([0])
+    model.log_probabilities_after([0])
+    return model
+
+
+def _ngram() -> None:
+    with _stores() as stores, tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.arpa"
+        model = _estimate_ngram(stores)
         write_arpa(path, model, stores[0].vocabulary)
         read_arpa(path)

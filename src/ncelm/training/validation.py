@@ -9,13 +9,12 @@ import numpy as np
 
 from ncelm.kernels.threads import Team
 from ncelm.models.base import WordModel, corpus_view
-from ncelm.models.evaluate import CHUNK, Evaluation, EvaluationSums
+from ncelm.models.evaluate import BLOCK, Evaluation, EvaluationSums, sample_parts
 from ncelm.text.store import TokenStore
 from ncelm.training.config import MaximumLikelihood, TrainConfig
 
 SHARE = 0.05  # of the training time, as estimated; the estimates are correct up to a factor of two
 MIN_WORDS = 1000  # of a sample
-BLOCK = 250  # words in a row; a sample consists of blocks that are evenly spaced, because topics change
 
 # Nanoseconds on one thread of a processor with AVX2. Only their ratios count.
 SCORE_PER_PRODUCT, SCORE_PER_WORD = 0.04, 0.6  # of exact scoring, per multiplication and per word of the vocabulary
@@ -49,16 +48,6 @@ def train_cost(config: TrainConfig, vocabulary_size: int) -> float:
     context = model.positions * (model.dim if model.matrices == "full" else 1)
     cost = TRAIN_PER_WORD + TRAIN_PER_PRODUCT * model.dim * (scored + context + 2 * model.positions)
     return cost * (PYTORCH_FACTOR if config.backend == "torch" else 1.0)
-
-
-def sample_parts(words: int, tokens: int) -> list[tuple[int, int]]:
-    """Return the first and last positions of the parts of a sample of `words` of `tokens` words, evenly spaced."""
-    if words >= tokens:
-        return [(first, min(first + CHUNK, tokens)) for first in range(0, tokens, CHUNK)]
-    parts = max(words // BLOCK, 1)
-    bounds = np.linspace(0, tokens, parts, endpoint=False, dtype=np.int64).tolist()
-    sizes = np.diff(np.linspace(0, words, parts + 1, dtype=np.int64)).tolist()
-    return [(first, first + size) for first, size in zip(bounds, sizes, strict=True)]
 
 
 def evaluate_sample(model: WordModel, store: TokenStore, name: str, words: int, team: Team) -> Evaluation:

@@ -1,0 +1,1 @@
+"""From a text to the best model for it in a given time: `ncelm.fit`."""

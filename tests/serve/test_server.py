@@ -1,0 +1,128 @@
+"""`ncelm serve` as a process: addresses, signals, several models."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="needs the extra `serve`")
+
+pytestmark = pytest.mark.serial
+
+
+@pytest.fixture
+def serving(served_runs):
+    """Start `ncelm serve`; return the process and its address."""
+    processes = []
+
+    def start(*options):
+        command = [sys.executable, "-m", "ncelm", "serve", str(served_runs / "neural"), "--port", "0", *options]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        processes.append(process)
+        for line in process.stderr:
+            if match := re.search(r"(http://\S+)/ ", line):
+                return process, match[1]
+        raise AssertionError("it has ended")
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def post(url, content, timeout=30):
+    request = urllib.request.Request(url, json.dumps(content).encode(), {"content-type": "application/json"})
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        return json.load(response)
+
+
+def test_a_request_and_the_signals(serving):
+    for number, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130)):
+        process, url = serving("--no-access-log")
+        assert post(f"{url}/score", {"texts": "a"})["model"] == "neural"
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+        assert process.returncode == code
+        assert errors == f"ncelm: stopped by {'SIGTERM' if code == 143 else 'Ctrl-C'}\n"
+
+
+def test_running_requests_are_finished(serving):
+    process, url = serving("--no-access-log")
+    results = []
+    work = {"count": 200, "max_words": 100, "top_k": 5}
+    thread = threading.Thread(target=lambda: results.append(post(f"{url}/generate", work)))
+    thread.start()
+    time.sleep(0.2)
+    process.send_signal(signal.SIGTERM)
+    thread.join(30)
+    process.communicate(timeout=30)
+    assert len(results[0]["sentences"]) == 200
+    assert process.returncode == 143
+
+
+def test_slow_bodies_and_idle_connections(serving):
+    _, url = serving("--no-access-log")
+    host, port = url.removeprefix("http://").split(":")
+    idle = [socket.create_connection((host, int(port))) for _ in range(200)]
+    slow = socket.create_connection((host, int(port)))
+    slow.sendall(b"POST /score HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{")
+    assert post(f"{url}/score", {"texts": "a"})["model"] == "neural"
+    slow.settimeout(30)
+    assert b" 408 " in slow.recv(1000)
+    for connection in [*idle, slow]:
+        connection.close()
+    assert post(f"{url}/score", {"texts": "a"})["model"] == "neural"
+
+
+@pytest.mark.parametrize(
+    "bytes",
+    [
+        b"POST /score HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ntransfer-encoding: chunked\r\n\r\n"
+        b"0\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+        b"POST /score HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-length: 50\r\n\r\nhello",
+        b"\x00\x01\x02\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+    ],
+    ids=["both-lengths", "two-lengths", "bytes", "version"],
+)  # fmt: skip
+def test_malformed_http(serving, bytes):
+    _, url = serving("--no-access-log")
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(bytes)
+        connection.settimeout(20)
+        answer = connection.recv(10_000)
+    assert answer.startswith(b"HTTP/1.1 4") or answer == b""
+    assert answer.count(b"HTTP/1.1") <= 1  # no second response: nothing was smuggled
+    assert post(f"{url}/score", {"texts": "a"})["model"] == "neural"
+
+
+def test_other_addresses_need_a_token(served_runs):
+    command = [sys.executable, "-m", "ncelm", "serve", str(served_runs / "neural"), "--host", "0.0.0.0", "--port", "0"]
+    environment = {name: value for name, value in os.environ.items() if name != "NCELM_TOKEN"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    assert done.returncode == 2
+    assert "give a --token" in done.stderr.splitlines()[-1]
+
+
+def test_errors(served_runs, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for arguments, fragment in (
+            ([str(served_runs / "neural"), "--port", str(port)], "give another --port"),
+            ([str(tmp_path / "nothing")], "nothing"),
+        ):
+            command = [sys.executable, "-m", "ncelm", "serve", *arguments]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+            assert done.returncode == 2
+            assert fragment in done.stderr.splitlines()[-1]
