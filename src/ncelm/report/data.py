@@ -146,7 +146,13 @@ def _trained(path: Path, content: dict[str, Any], records: list[dict[str, Any]])
     """Return epochs, quality, time and settings of a run of `train`."""
     epochs = [_numbers(record) for record in records if "diverged" not in record]
     epochs = [record for record in epochs if "epoch" in record]
-    data: dict[str, Any] = {"epochs": epochs, "settings": _settings(path, content), "notes": []}
+    finished = bool(records) and ("diverged" in records[-1] or records[-1].get("finished") is True)
+    data: dict[str, Any] = {
+        "epochs": epochs,
+        "finished": finished,
+        "settings": _settings(path, content),
+        "notes": [],
+    }
     if records and isinstance(records[-1].get("diverged"), str):
         where = f"epoch {records[-1].get('epoch')}, step {records[-1].get('step')}"
         data["notes"].append(f"Training diverged in {where}: {records[-1]['diverged']}.")

@@ -7,4 +7,5 @@
 - `metrics`: counters for Prometheus.
 - `app`: routes, limits, errors, access log.
 - `server`: starts and stops uvicorn.
+- `page/`: the page: HTML, CSS and JavaScript without a build step; uPlot (MIT licence) draws its charts.
 """

@@ -88,6 +88,9 @@ def create_app(service: Service, options: Options | None = None) -> ASGIApp:
     async def word_map(request: Request) -> Response:
         return JSONResponse(await state.limited(service.word_map(request.path_params["name"])))
 
+    async def log_z(request: Request) -> Response:
+        return JSONResponse(await state.limited(service.log_z(request.path_params["name"])))
+
     async def ready(request: Request) -> Response:
         return PlainTextResponse("ready\n") if state.ready else PlainTextResponse("loading\n", 503)
 
@@ -102,6 +105,7 @@ def create_app(service: Service, options: Options | None = None) -> ASGIApp:
         Route("/models", models),
         Route("/models/{name}/run", run_page),
         Route("/models/{name}/map", word_map),
+        Route("/models/{name}/log-z", log_z),
         Route("/healthz", lambda request: PlainTextResponse("ok\n")),
         Route("/readyz", ready),
         Route("/metrics", show_metrics),

@@ -13,13 +13,16 @@ from ncelm import completion
 from ncelm.errors import NcelmError
 from ncelm.kernels.threads import Team
 from ncelm.language_model import LanguageModel
+from ncelm.models import description
 from ncelm.models.log_bilinear import LogBilinear
 from ncelm.models.mixture import Mixture
 from ncelm.report import report_data
+from ncelm.report.samples import choose_sentences
 from ncelm.serve.batches import Batcher
 from ncelm.serve.fields import Endpoint, Field, RequestError, invalid, or_invalid
 
 MAP_WORDS = 2000  # the most frequent words, which the map of the vocabulary shows
+HISTOGRAM_BINS = 40  # of log Z
 STREAM_WORDS = 16  # words of a sentence that are generated before other requests have their turn
 
 
@@ -151,6 +154,7 @@ class Service:
             self.paths[name] = path
         self.batcher = Batcher(self.limits.waiting_words, 4 * self.limits.words, batching)
         self._maps: dict[str, dict[str, Any]] = {}
+        self._histograms: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> "Service":
         self.team.__enter__()
@@ -315,7 +319,17 @@ class Service:
         name, _ = self.model(name)
         path = self.paths[name]
         (found,) = await self.batcher.run(None, lambda _: [report_data(path, samples=False)], [None], 1)
+        for run in found["runs"]:
+            for each in (run, *(part["run"] for part in run.get("components", ()) if "run" in part)):
+                del each["path"]  # clients need not know the folders of this machine
         return found
+
+    async def log_z(self, name: str) -> dict[str, Any]:
+        """Return a histogram of log Z(h) on held-out text."""
+        name, lm = self.model(name)
+        if name not in self._histograms:
+            (self._histograms[name],) = await self.batcher.run(None, lambda _: [log_z_histogram(lm)], [None], 1)
+        return self._histograms[name]
 
     async def word_map(self, name: str) -> dict[str, Any]:
         """Return frequent words and two coordinates of each: the first principal components of their vectors."""
@@ -395,6 +409,28 @@ def contributions(lm: LanguageModel, sentence: str, choice: str) -> list[dict[st
         if word:
             found.append({"word": word, "position": i - c if i < c else i - c + 1, "value": value})
     return found
+
+
+def log_z_histogram(lm: LanguageModel) -> dict[str, Any]:
+    """Return the number of contexts h of held-out text with log Z(h) in each of some intervals.
+
+    There are no intervals, but a note, if the model is normalised or its token store cannot be read.
+    """
+    none: dict[str, Any] = {"split": None, "contexts": 0, "edges": [], "counts": []}
+    try:
+        store = description.open_store(None, lm.store_path)
+        lm.check_store(store)
+    except NcelmError:
+        return none | {"note": "The token store of the model cannot be read: there is no histogram of log Z."}
+    split = next((name for name in ("valid", "test") if name in store.splits), None)
+    sentences = choose_sentences(store, split) if split else []
+    if not sentences:
+        return none | {"note": "The token store has no held-out text: there is no histogram of log Z."}
+    log_z = np.concatenate([batch.log_z for batch in lm._scored_batches(sentences)]).astype(np.float64)
+    if np.ptp(log_z) < 1e-6:
+        return none | {"note": "The model is normalised: log Z is the same for all contexts."}
+    counts, edges = np.histogram(log_z, HISTOGRAM_BINS)
+    return {"split": split, "contexts": len(log_z), "edges": edges.tolist(), "counts": counts.tolist()}
 
 
 def principal_map(lm: LanguageModel) -> dict[str, Any]:
