@@ -16,10 +16,12 @@ SLOW = (
     ROOT / "tests" / "kernels" / "test_recovery.py",
 )
 
-# Doctests import the modules they are in. Without the extra `torch`, the modules that import it are left out.
+# Doctests import the modules they are in. Without an extra, the modules that import it are left out.
 collect_ignore_glob = []
 if importlib.util.find_spec("torch") is None:
-    collect_ignore_glob = ["src/ncelm/torch/*", "src/ncelm/distributed/process_group.py"]
+    collect_ignore_glob += ["src/ncelm/torch/*", "src/ncelm/distributed/process_group.py"]
+if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
+    collect_ignore_glob += ["src/ncelm/serve/*"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

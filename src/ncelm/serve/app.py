@@ -71,6 +71,9 @@ def create_app(service: Service, options: Options | None = None) -> ASGIApp:
               for path, answer in answers.items()]  # fmt: skip
     plain = [
         Endpoint("/models", "The models", method="GET"),
+        Endpoint("/models/{name}/run", "Training curves and settings of a model", method="GET"),
+        Endpoint("/models/{name}/map", "Frequent words in two dimensions", method="GET"),
+        Endpoint("/models/{name}/log-z", "Histogram of log Z on held-out text", method="GET"),
         Endpoint("/healthz", "Whether the process answers", method="GET"),
         Endpoint("/readyz", "Whether the models are loaded and compiled", method="GET"),
         Endpoint("/metrics", "Counters for Prometheus", method="GET"),

@@ -1,5 +1,6 @@
 """The fields of requests: one description for validation, defaults and OpenAPI."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -131,13 +132,16 @@ class Endpoint:
         """Return the entry of an OpenAPI document."""
         operation: dict[str, Any] = {
             "summary": self.summary,
-            "operationId": self.path.strip("/").replace("/", "_").replace("-", "_") or "page",
+            "operationId": re.sub(r"\W+", "_", self.path).strip("_"),
             "responses": {
                 "200": {"description": "The result."},
                 "4XX": {"description": 'The request is wrong: {"error": {"message": …}}.'},
                 "503": {"description": "The service is busy: repeat the request later."},
             },
         }
+        if "{name}" in self.path:
+            name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+            operation["parameters"] = [name]
         if self.fields:
             properties = {
                 field.name: {**field.schema, "description": field.about}
