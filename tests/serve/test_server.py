@@ -54,6 +54,26 @@ def test_a_request_and_the_signals(serving):
         assert errors == f"ncelm: stopped by {'SIGTERM' if code == 143 else 'Ctrl-C'}\n"
 
 
+def test_the_client_of_openai(serving):
+    """The official client works unchanged, also with streaming and log-probabilities."""
+    openai = pytest.importorskip("openai", reason="needs the package openai")
+    _, url = serving("--no-access-log", "--token", "secret")
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0)
+    (model,) = client.models.list().data
+    request = {"model": model.id, "prompt": "the", "max_tokens": 5, "seed": 3}
+    whole = client.completions.create(**request, logprobs=2, echo=True)
+    (choice,) = whole.choices
+    assert choice.text.startswith("the")
+    assert len(choice.logprobs.tokens) == len(choice.logprobs.token_logprobs) == len(choice.text.split())
+    assert whole.usage.prompt_tokens == 1
+    streamed = "".join(part.choices[0].text for part in client.completions.create(**request, stream=True))
+    assert ["the", *streamed.split()] == choice.text.split()
+    with pytest.raises(openai.NotFoundError, match="there is no model"):
+        client.completions.create(model="other", prompt="the")
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0).models.list()
+
+
 def test_running_requests_are_finished(serving):
     process, url = serving("--no-access-log")
     results = []
