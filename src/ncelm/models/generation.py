@@ -18,6 +18,7 @@ from ncelm.errors import NcelmError
 from ncelm.kernels.threads import Team
 from ncelm.models.base import WordModel
 
+SORTED = 1024  # words that top-p sorts at first
 BATCH_NUMBERS = 1 << 26  # log-probabilities of one call, over all words and sentences; bounds the memory
 
 
@@ -64,22 +65,44 @@ class Sampling:
             weights[np.argmax(logs)] = 1.0
             return weights
         logs = (logs - logs.max()) / self.temperature
-        if self.top_k and self.top_k < logs.size:
-            logs[_order(logs)[self.top_k :]] = -np.inf
         weights = np.exp(logs)
+        if self.top_k and self.top_k < weights.size:
+            weights = _only(weights, _largest(weights, self.top_k)[: self.top_k])
         if self.top_p < 1.0:
-            order = _order(weights)
-            sums = np.cumsum(weights[order])
-            kept = np.searchsorted(sums, self.top_p * sums[-1]) + 1  # the word that reaches it is included
-            weights[order[kept:]] = 0.0
+            weights = _only(weights, self._nucleus(weights))
         if self.min_p:
             weights[weights < self.min_p * weights.max()] = 0.0
         return weights
 
+    def _nucleus(self, weights: np.ndarray) -> np.ndarray:
+        """Return the indices of the largest weights that together have the part `top_p` of all."""
+        goal = self.top_p * float(weights.sum()) * (1.0 - 1e-12)  # rounding must not add a word
+        count = SORTED
+        while True:
+            order = _largest(weights, count)
+            sums = np.cumsum(weights[order])
+            if sums[-1] >= goal or order.size == weights.size:
+                return order[: np.searchsorted(sums, goal) + 1]  # the word that reaches it is included
+            count *= 8
 
-def _order(values: np.ndarray) -> np.ndarray:
-    """Return the indices of values from the largest to the smallest; ties keep their order."""
-    return np.argsort(-values, kind="stable")
+
+def _largest(values: np.ndarray, count: int) -> np.ndarray:
+    """Return the indices of the `count` largest values, and of those equal to them, from the largest; ties in order.
+
+    Sorting a part takes much less time than sorting the vocabulary.
+    """
+    if count >= values.size:
+        return np.argsort(-values, kind="stable")
+    smallest = np.partition(values, values.size - count)[values.size - count]
+    found = np.flatnonzero(values >= smallest)
+    return found[np.argsort(-values[found], kind="stable")]
+
+
+def _only(weights: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Return weights that are 0 except at the indices `kept`."""
+    result = np.zeros_like(weights)
+    result[kept] = weights[kept]
+    return result
 
 
 def draw(weights: np.ndarray, uniform: float) -> int:
@@ -230,7 +253,7 @@ def beam_search(
         for each, row in zip(live, rows, strict=True):
             logs = row.astype(np.float64)
             logs[list(vocabulary.banned)] = -np.inf
-            best = _order(logs)[: width + 1]  # one of them may be the end of the sentence
+            best = _largest(logs, width + 1)[: width + 1]  # one of them may be the end of the sentence
             for word in best[np.isfinite(logs[best])].tolist():
                 total = each.log_probability + float(logs[word])
                 if word == vocabulary.end_id:

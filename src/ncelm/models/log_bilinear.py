@@ -234,8 +234,10 @@ class LogBilinear:
         buffers = generate.vocabulary_scores(self.predict(self._contexts_after(sentences, pad_id)), self.biases.size)
         table, biases = map(records.read_only, (self.target_vectors, self.biases))
         team.run(generate.score_vocabulary, generate.SCORE_PHASES, table, biases, buffers)
-        for i in range(len(sentences)):
-            yield _normalise(buffers.scores[i // LANES, :, i % LANES].astype(np.float64))
+        for first in range(0, len(sentences), LANES):
+            panel = np.ascontiguousarray(buffers.scores[first // LANES].T)  # (LANES, V)
+            for scores in panel[: len(sentences) - first]:
+                yield _normalise(scores.astype(np.float64))
 
     def draw_next(
         self,
