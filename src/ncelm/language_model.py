@@ -356,8 +356,11 @@ class LanguageModel:
             repetition_penalty: log P of words that the sentence has already is multiplied by this number, at least 1.
             allow_unknown: whether `<unk>` may be generated.
         """
-        options = (count, seed, max_words, temperature, top_k, top_p, min_p, repetition_penalty, allow_unknown)
-        prompts, words = self._generation(prompt, *options)
+        prompts = self._prompts(prompt)
+        words = self.stream(
+            prompts, count, seed=seed, max_words=max_words, temperature=temperature, top_k=top_k, top_p=top_p,
+            min_p=min_p, repetition_penalty=repetition_penalty, allow_unknown=allow_unknown,
+        )  # fmt: skip
         found: list[list[GeneratedWord]] = [[] for _ in range(len(prompts) * count)]
         for word in words:
             found[word.sentence].append(word)
@@ -381,8 +384,31 @@ class LanguageModel:
 
         Each sentence in turn has its next word. Sentence i belongs to prompt i // count.
         """
-        options = (count, seed, max_words, temperature, top_k, top_p, min_p, repetition_penalty, allow_unknown)
-        return self._generation(prompt, *options)[1]
+        prompts = self._prompts(prompt)
+        count, max_words = check_int("count", count, 1, 10_000_000), check_int("max_words", max_words, 1)
+        seed, ids = check_int("seed", seed, 0, 2**63), self._word_ids(allow_unknown)
+        sampling = generation.Sampling(repetition_penalty, temperature, top_k, top_p, min_p)
+        generation.check_reads_forwards(self.model)
+        starts = [self.vocabulary.encode(words) for words in prompts for _ in range(count)]
+        return self._stream(starts, ids, sampling, max_words, seed)
+
+    def _stream(
+        self,
+        starts: list[np.ndarray],
+        ids: generation.WordIds,
+        sampling: generation.Sampling,
+        max_words: int,
+        seed: int,
+    ) -> Iterator[GeneratedWord]:
+        with self._team() as team:
+            for word in generation.sample(self.model, starts, ids, sampling, max_words, seed, team):
+                yield GeneratedWord(word.sentence, self.vocabulary.word(word.id), word.log_probability)
+
+    def _prompts(self, prompt: Sentence | Iterable[Sentence]) -> list[Tokens]:
+        """Return the words of one prompt or several."""
+        given = [prompt] if isinstance(prompt, str | Tokens) else prompt
+        check_iterable("prompt", given, "a string, Tokens, or a list of sentences")
+        return [Tokens(self._words(each)) for each in given]
 
     def continuations(
         self, prompt: Sentence = "", n: int = 5, *, max_words: int = 100, allow_unknown: bool = False
@@ -447,37 +473,7 @@ class LanguageModel:
             result.append(Generated(self.text.join(sentence), new, math.fsum(logs), True))
         return result
 
-    def _generation(
-        self,
-        prompt: Sentence | Iterable[Sentence],
-        count: int,
-        seed: int,
-        max_words: int,
-        temperature: float,
-        top_k: int,
-        top_p: float,
-        min_p: float,
-        repetition_penalty: float,
-        allow_unknown: bool,
-    ) -> tuple[list[list[str]], Iterator[GeneratedWord]]:
-        """Return the words of the prompts, and the words that are generated, lazily. Arguments are checked at once."""
-        given = prompt if not isinstance(prompt, str | Tokens) else [prompt]
-        check_iterable("prompt", given, "a string, Tokens, or a list of sentences")
-        prompts = list(map(self._words, given))
-        count, max_words = check_int("count", count, 1, 10_000_000), check_int("max_words", max_words, 1)
-        seed, ids = check_int("seed", seed, 0, 2**63), self._word_ids(allow_unknown)
-        sampling = generation.Sampling(repetition_penalty, temperature, top_k, top_p, min_p)
-        generation.check_reads_forwards(self.model)
-        starts = [self.vocabulary.encode(words) for words in prompts for _ in range(count)]
-
-        def words() -> Iterator[GeneratedWord]:
-            with self._team() as team:
-                for word in generation.sample(self.model, starts, ids, sampling, max_words, seed, team):
-                    yield GeneratedWord(word.sentence, self.vocabulary.word(word.id), word.log_probability)
-
-        return prompts, words()
-
-    def _generated(self, prompt: list[str], words: list[GeneratedWord], number: int) -> Generated:
+    def _generated(self, prompt: Tokens, words: list[GeneratedWord], number: int) -> Generated:
         finished = words[-1].word == END
         new = tuple(each.word for each in words[: len(words) - finished])
         total = math.fsum(each.log_probability for each in words)
