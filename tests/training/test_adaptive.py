@@ -240,7 +240,7 @@ def test_the_time_is_used(minutes, monkeypatch):
     final = config.validation.final_words or valid_words
     seconds = trained * config.model.dim / 300 / 2e5 + (validations * sample + final) * score_seconds
     assert 0.9 * 60 * minutes < seconds < 60 * minutes
-    assert (config.model.dim < 300) == (minutes < 10.0)
+    assert (config.model.dim < 300) == (minutes < 3.0)
 
 
 def test_given_options_are_kept_with_little_time(small_store, monkeypatch):

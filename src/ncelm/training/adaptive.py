@@ -52,7 +52,7 @@ MIN_EPOCHS = 0.02
 MOST_EPOCHS = 1.5  # with enough time, as a multiple of the default
 RESERVE = 0.03  # of the available time, for what is not measured: checkpoints, files
 FINAL_SHARE, MIN_FINAL_WORDS = 0.05, 1000  # of the available time, and words, for the evaluation at the end
-WORDS_PER_DIMENSION = 25.0
+WORDS_PER_DIMENSION = 15.0  # and per square root of the number of words of the text
 TORCH_BATCH_SIZE = 250  # PyTorch has an overhead of about a millisecond per minibatch
 FULL_MATRIX_LR_SCALE = 0.03
 REFERENCE = TrainConfig(noise=PowerNoise())  # options that are given are checked against it
