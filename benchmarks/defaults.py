@@ -35,6 +35,7 @@ from ncelm.training.config import Linear, TrainConfig
 from ncelm.training.options import to_flat
 from ncelm.training.recipes import recipe
 from ncelm.training.schedule import learning_rates, total_steps
+from ncelm.training.validation import evaluate_sample
 from texts import TEXTS
 
 RECIPES = ("paper/holmes", "paper/ptb-best", "paper/ptb-fast", "paper/ptb-quick")
@@ -42,6 +43,7 @@ GLOBAL, LOCAL = 15, 15  # configurations of the Latin hypercube, and variations 
 DEFAULT, NGRAM = "default", "5-gram"
 ROUNDS, SECONDS_PER_ROUND = 3, 0.1  # of the comparison of throughputs
 MIN_STEPS = 20
+VALIDATED = 15_000  # words of the validation text that are evaluated after an epoch, to select the best one
 DETAILS = ("dim", "epochs", "dropout", "weight_decay_per_epoch")  # options of the default in the report
 # Options of the best configuration in the report, if they differ from the default
 SHOWN = ("context", "dim", "matrices", "tied_embeddings", "batch_size", "noise_samples", "shared_noise", "noise",
@@ -144,8 +146,8 @@ class Trained:
 
     model: LogBilinear
     cpu_seconds: float  # of training
-    perplexities: list[float]  # validation perplexities, after each epoch
-    best: float
+    perplexities: list[float]  # on a sample of the validation text, after each epoch
+    best: float  # on the whole validation text
 
 
 class Trainer:
@@ -188,6 +190,8 @@ class Trainer:
         model, engine = self._engine(config)
         per_epoch, epochs = engine.steps_per_epoch, config.schedule.epochs
         total, done, seconds = total_steps(config.schedule, per_epoch), 0, 0.0
+        valid = self.store.split("valid").tokens
+        sample = min(valid, VALIDATED)
         perplexities: list[float] = []
         best: dict[str, np.ndarray] = {}
         for epoch in range(math.ceil(epochs)):
@@ -201,13 +205,17 @@ class Trainer:
                 engine.run(epoch, done - epoch * per_epoch, rates, rates * config.matrix_lr_scale)
                 seconds += time.process_time() - began
                 done += n
-            perplexity = evaluate_split(model, self.store, "valid", self.team).perplexity
+            perplexity = evaluate_sample(model, self.store, "valid", sample, self.team).perplexity
             perplexities.append(perplexity if math.isfinite(perplexity) else math.inf)
             if perplexities[-1] == min(perplexities):
                 best = {name: array.copy() for name, array in model.arrays().items()}
             elif 0 < config.schedule.patience < len(perplexities) - int(np.argmin(perplexities)):
                 break
-        return Trained(LogBilinear.from_arrays(config.model, best), seconds, perplexities, min(perplexities))
+        model = LogBilinear.from_arrays(config.model, best)
+        whole = (
+            evaluate_split(model, self.store, "valid", self.team).perplexity if sample < valid else min(perplexities)
+        )
+        return Trained(model, seconds, perplexities, whole)
 
 
 class Results:

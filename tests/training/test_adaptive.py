@@ -2,6 +2,7 @@
 
 import math
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from ncelm.training.config import (
 )
 from ncelm.training.loop import train
 from ncelm.training.options import to_flat
+from ncelm.training.validation import sample_size
 
 SIZES = [10**exponent for exponent in range(1, 11)]
 FINE_SIZES = [int(10 ** (exponent / 8)) for exponent in range(8, 80)]
@@ -216,9 +218,29 @@ def test_little_time_means_fewer_epochs_and_less_dropout(small_store, monkeypatc
     assert minute.explanation.endswith("1,000 words/s measured, 1 min")
 
 
-def test_enough_time_gives_the_default(small_store, monkeypatch):
+def test_much_time_gives_half_as_many_epochs_again(small_store, monkeypatch):
     _fixed_throughput(monkeypatch, 1e6)
-    assert choose(small_store, minutes=10.0).config == choose(small_store).config
+    default = choose(small_store).config
+    assert choose(small_store, minutes=10.0).config == default.with_changes(epochs=1.5 * default.schedule.epochs)
+
+
+@pytest.mark.parametrize("minutes", [0.5, 1.0, 3.0, 10.0])
+def test_the_time_is_used(minutes, monkeypatch):
+    """50 million words, of which the largest model trains on 200,000 in a second."""
+    tokens, valid_words, score_seconds = 50_000_000, 100_000, 2e-4
+    splits = {"train": SimpleNamespace(tokens=tokens), "valid": SimpleNamespace(tokens=valid_words)}
+    store: Any = SimpleNamespace(splits=splits, split=splits.__getitem__, vocabulary=range(76_000))
+    monkeypatch.setattr(
+        adaptive, "measure", lambda _, config, __: adaptive.Throughput(2e5 * 300 / config.model.dim, score_seconds)
+    )
+    config = choose(store, minutes=minutes).config
+    trained = config.schedule.epochs * tokens
+    sample = sample_size(config, 76_000, int(min(trained, tokens)), valid_words)
+    validations = math.ceil(config.schedule.epochs)
+    final = config.validation.final_words or valid_words
+    seconds = trained * config.model.dim / 300 / 2e5 + (validations * sample + final) * score_seconds
+    assert 0.9 * 60 * minutes < seconds < 60 * minutes
+    assert (config.model.dim < 300) == (minutes < 3.0)
 
 
 def test_given_options_are_kept_with_little_time(small_store, monkeypatch):

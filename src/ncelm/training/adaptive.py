@@ -49,9 +49,10 @@ DIMENSIONS = (50, 100, 150, 200, 250, 300)
 BATCH_SIZE = 125  # and as many noise samples, which the words of a minibatch share
 MEASURED_SECONDS, MEASURED_VALIDATION = 0.5, 500  # seconds of training, and words, to find a throughput
 MIN_EPOCHS = 0.02
+MOST_EPOCHS = 1.5  # with enough time, as a multiple of the default
 RESERVE = 0.03  # of the available time, for what is not measured: checkpoints, files
 FINAL_SHARE, MIN_FINAL_WORDS = 0.05, 1000  # of the available time, and words, for the evaluation at the end
-WORDS_PER_DIMENSION = 25.0
+WORDS_PER_DIMENSION = 15.0  # and per square root of the number of words of the text
 TORCH_BATCH_SIZE = 250  # PyTorch has an overhead of about a millisecond per minibatch
 FULL_MATRIX_LR_SCALE = 0.03
 REFERENCE = TrainConfig(noise=PowerNoise())  # options that are given are checked against it
@@ -71,7 +72,8 @@ def choose(store: TokenStore, *, minutes: float | None = None, threads: int | No
     Args:
         store: token store.
         minutes: time for training, validation included; None for as long as the model improves substantially. The
-            throughput of this machine is measured.
+            throughput of this machine is measured. Little time gives fewer epochs and dimensions and less dropout, much
+            time up to half as many epochs again.
         threads: number of threads of training; all cores by default.
         changes: options by flat name that are given; the others are chosen.
     """
@@ -251,10 +253,10 @@ def _within(
     left = seconds * (1.0 - RESERVE) - (time.perf_counter() - began) - final_words * found.seconds_per_validated_word
     sample = sample_size(config, vocabulary_size, tokens, valid_words) if valid_words else 0
     epoch_seconds = tokens / found.words_per_second + sample * found.seconds_per_validated_word
-    epochs = max(left / epoch_seconds, MIN_EPOCHS)
-    if not _is_given("epochs", "schedule", changes) and epochs < config.schedule.epochs:
+    epochs = min(max(left / epoch_seconds, MIN_EPOCHS), MOST_EPOCHS * config.schedule.epochs)
+    if not _is_given("epochs", "schedule", changes):
         whole = isinstance(config.schedule, Halve)
-        config = shortened(config, max(int(epochs), 1) if whole else float(f"{epochs:.3g}"), changes)
+        config = with_epochs(config, max(int(epochs), 1) if whole else float(f"{epochs:.3g}"), changes)
     return config, found.words_per_second
 
 
@@ -271,14 +273,12 @@ def affordable_dim(config: TrainConfig, tokens: int, words: float) -> int:
     return min(affordable, config.model.dim)
 
 
-def shortened(config: TrainConfig, epochs: float, changes: dict[str, Any]) -> TrainConfig:
-    """Return a configuration with fewer epochs: a model that sees each word less often needs less regularization."""
-    fewer = epochs / config.schedule.epochs
-    regularization = config.regularization
-    less: dict[str, Any] = {"epochs": epochs}
-    if not _is_given("dropout", "regularization", changes):
-        less["dropout"] = round(max(regularization.dropout * min(fewer, 1.0), 0.02), 3)
-    return config.with_changes(**less)
+def with_epochs(config: TrainConfig, epochs: float, changes: dict[str, Any]) -> TrainConfig:
+    """Return a configuration with other epochs: a model that sees each word less often needs less dropout."""
+    dropout, share = config.regularization.dropout, min(epochs / config.schedule.epochs, 1.0)
+    if _is_given("dropout", "regularization", changes) or dropout == 0.0:
+        return config.with_changes(epochs=epochs)
+    return config.with_changes(epochs=epochs, dropout=round(max(dropout * share, 0.02), 3))
 
 
 # -- explanation -----------------------------------------------------------------------------------------------------

@@ -13,12 +13,14 @@ from ncelm.models.evaluate import BLOCK, Evaluation, EvaluationSums, sample_part
 from ncelm.text.store import TokenStore
 from ncelm.training.config import MaximumLikelihood, TrainConfig
 
-SHARE = 0.05  # of the training time, as estimated; the estimates are correct up to a factor of two
+SHARE = 0.07  # of the training time, as estimated; estimates are high for scoring, which is faster with AVX-512
 MIN_WORDS = 1000  # of a sample
 
-# Nanoseconds on one thread of a processor with AVX2. Only their ratios count.
-SCORE_PER_PRODUCT, SCORE_PER_WORD = 0.04, 0.6  # of exact scoring, per multiplication and per word of the vocabulary
-TRAIN_PER_PRODUCT, TRAIN_PER_WORD = 0.15, 1000.0  # of training, per multiplication and per word of text
+# Nanoseconds on one thread. Only their ratios count. Training: a fit to 75 configurations (docs/experiments.md).
+SCORE_PER_PRODUCT, SCORE_PER_WORD = 0.016, 0.3  # exact scoring with AVX2, per multiplication and word of the vocabulary
+TRAIN_PER_DIMENSION = 12.0  # of training, per dimension and word of text, and in addition:
+PER_POSITION, PER_MATRIX_ROW = 0.45, 0.017  # per context word; per row of its matrix, if it is full
+PER_SAMPLE, PER_SHARED_SAMPLE, PER_SHARED_UPDATE = 0.09, 0.025, 2.6  # per noise sample; per update of a shared one
 PYTORCH_FACTOR = 3.0  # training with PyTorch takes longer by this factor
 
 
@@ -43,10 +45,14 @@ def train_cost(config: TrainConfig, vocabulary_size: int) -> float:
     samples = getattr(loss, "samples", 0)
     if isinstance(loss, MaximumLikelihood):
         return 3 * score_cost(config, vocabulary_size)
-    # shared noise: scores are matrix products. Forward, and two products backward
-    scored = samples if getattr(loss, "shared_noise", False) else 4 * samples
-    context = model.positions * (model.dim if model.matrices == "full" else 1)
-    cost = TRAIN_PER_WORD + TRAIN_PER_PRODUCT * model.dim * (scored + context + 2 * model.positions)
+    per_dimension = TRAIN_PER_DIMENSION + PER_POSITION * model.positions
+    if getattr(loss, "shared_noise", False):  # scores are matrix products
+        per_dimension += samples * (PER_SHARED_SAMPLE + PER_SHARED_UPDATE / config.batch_size)
+    else:
+        per_dimension += samples * PER_SAMPLE
+    if model.matrices == "full":
+        per_dimension += PER_MATRIX_ROW * model.dim * model.positions
+    cost = model.dim * per_dimension
     return cost * (PYTORCH_FACTOR if config.backend == "torch" else 1.0)
 
 
