@@ -21,6 +21,7 @@ from ncelm.errors import DivergedError, NcelmError, Terminated
 from ncelm.io import run
 from ncelm.io.metrics import Metrics
 from ncelm.language_model import LanguageModel
+from ncelm.models.evaluate import Evaluation
 from ncelm.text.prepare import prepare
 from ncelm.training import loop
 from ncelm.training.backend import BACKENDS, memory_bytes
@@ -294,6 +295,32 @@ def test_an_error_before_the_first_checkpoint_leaves_nothing(store, tmp_path):
     with pytest.raises(RuntimeError):
         train(store, tmp_path / "run", progress=fail, **SMALL)
     assert not (tmp_path / "run").exists()
+
+
+# -- validation on a sample ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("last", "expected"), [(80.0, 3), (86.0, 2)], ids=["last", "selected"])
+def test_the_last_model_is_compared_with_the_selected_one_on_all_of_the_text(
+    store, tmp_path, monkeypatch, last, expected
+):
+    """On the sample, the second of three epochs is the best one."""
+    words = store.split("valid").tokens
+    of_sample, of_text = iter([100.0, 100.0, 90.0, 91.0]), iter([last, 85.0])  # the first call compiles
+    evaluated = []
+
+    def evaluate(model, store, name, count, team):
+        evaluated.append({key: array.copy() for key, array in model.arrays().items()})
+        return Evaluation(next(of_text if count == words else of_sample), count, 1, 0, -1.0, 0.0, 0.0)
+
+    monkeypatch.setattr("ncelm.training.loop.evaluate_sample", evaluate)
+    record = train(store, tmp_path / "run", epochs=3, validation_words=100, patience=2, **SMALL)
+    assert record["best_epoch"] == expected
+    assert record["best_valid_perplexity"] == min(last, 85.0)
+    assert record["best_valid_words"] == words
+    written = load_file(tmp_path / "run" / "model.safetensors")
+    for name, array in evaluated[expected].items():  # after the first call, one for each epoch
+        np.testing.assert_array_equal(written[name], array)
 
 
 # -- divergence ------------------------------------------------------------------------------------------------------

@@ -73,3 +73,14 @@ def test_training_ends_after_all_epochs_or_by_early_stopping():
     assert is_finished(ScheduleState(0.1), Halve(epochs=9), 9)
     assert not is_finished(ScheduleState(0.1, epochs_without_improvement=50), Linear(epochs=9), 8)
     assert is_finished(ScheduleState(0.1), Linear(epochs=9), 9)
+
+
+def test_increases_within_the_sampling_error_do_not_count_for_early_stopping():
+    schedule = Linear(epochs=10, patience=1)
+    state, _ = after_validation(ScheduleState(0.1), schedule, 100.0)
+    noisy, best = after_validation(state, schedule, 101.0, tolerance=0.02)
+    assert not best
+    assert not is_finished(noisy, schedule, 2)
+    assert noisy.best_perplexity == 100.0
+    assert is_finished(after_validation(state, schedule, 103.0, tolerance=0.02)[0], schedule, 2)
+    assert is_finished(after_validation(state, schedule, 101.0)[0], schedule, 2)

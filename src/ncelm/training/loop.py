@@ -309,14 +309,17 @@ class Loop:
             record |= self._validate(request)
             if problem := diagnostics.validation_problem(record["valid_perplexity"], setup.vocabulary_size):
                 self._diverged(problem)
-            schedule, best = after_validation(schedule, setup.config.schedule, record["valid_perplexity"])
+            schedule, best = after_validation(
+                schedule, setup.config.schedule, record["valid_perplexity"], setup.valid_tolerance
+            )
         elif "valid" in setup.store.splits:
             best = False
         for name in setup.watch:
             record |= {f"{name}_perplexity": self._evaluate(self.snapshot.model, name, request).perplexity}
         finished = is_finished(schedule, setup.config.schedule, epoch)
         if finished and "valid" in setup.store.splits:
-            record |= self._validate_result(schedule, best, request)
+            result, best = self._validate_result(schedule, best, request)
+            record |= result
         # From here on nothing is interrupted: the state changes.
         self.trace.clear()
         state.schedule, state.epoch, state.finished = schedule, epoch, finished
@@ -345,18 +348,25 @@ class Loop:
             "validation_seconds": self.state.validation_seconds,
         }
 
-    def _validate_result(self, schedule: ScheduleState, best: bool, request: signals.StopRequest) -> dict[str, Any]:
-        """Return the fields of the last record: the best model on the whole validation text."""
-        setup = self.setup
-        if setup.valid_words == setup.final_valid_words:
-            return {"best_valid_perplexity": schedule.best_perplexity, "best_valid_words": setup.valid_words}
-        model = self.snapshot.model if best else self._best_model()
-        found = self._evaluate(model, "valid", request, setup.final_valid_words)
-        return {
-            "best_valid_perplexity": found.perplexity,
-            "best_valid_words": setup.final_valid_words,
-            "evaluation_seconds": found.seconds,
-        }
+    def _validate_result(
+        self, schedule: ScheduleState, best: bool, request: signals.StopRequest
+    ) -> tuple[dict[str, Any], bool]:
+        """Return the fields of the last record, on the whole validation text, and whether the last model is the best.
+
+        A sample may have selected the wrong epoch: the last model is compared with the selected one on all of the text.
+        """
+        setup, words = self.setup, self.setup.final_valid_words
+        if setup.valid_words == words:
+            return {"best_valid_perplexity": schedule.best_perplexity, "best_valid_words": words}, best
+        found = self._evaluate(self.snapshot.model, "valid", request, words)
+        seconds = found.seconds
+        if not best:
+            selected = self._evaluate(self._best_model(), "valid", request, words)
+            seconds += selected.seconds
+            best = found.perplexity < selected.perplexity
+            found = found if best else selected
+        fields = {"best_valid_perplexity": found.perplexity, "best_valid_words": words, "evaluation_seconds": seconds}
+        return fields, best
 
     def _best_model(self) -> TrainedModel:
         """Return the model with the lowest validation perplexity so far, which is in the run directory of rank 0."""

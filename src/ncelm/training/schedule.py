@@ -35,9 +35,15 @@ def learning_rates(
     return rates * np.minimum((updates_done + 1) / getattr(optimizer, "warmup_steps", 1), 1.0)
 
 
-def after_validation(state: ScheduleState, schedule: Schedule, perplexity: float) -> tuple[ScheduleState, bool]:
-    """Return the state after an epoch with this validation perplexity, and whether it is the lowest so far."""
-    threshold = 1.0 - schedule.min_improvement if isinstance(schedule, Halve) else 1.0
+def after_validation(
+    state: ScheduleState, schedule: Schedule, perplexity: float, tolerance: float = 0.0
+) -> tuple[ScheduleState, bool]:
+    """Return the state after an epoch with this validation perplexity, and whether it is the lowest so far.
+
+    An increase up to the relative `tolerance`, the sampling error of a small validation text, does not count for early
+    stopping of a linear schedule: the last epochs, with low learning rates, usually improve the model.
+    """
+    threshold = 1.0 - schedule.min_improvement if isinstance(schedule, Halve) else 1.0 + tolerance
     learning_rate = state.learning_rate
     stalled = state.last_perplexity is not None and perplexity > state.last_perplexity * threshold
     if stalled and isinstance(schedule, Halve):  # the paper's rule, section 4

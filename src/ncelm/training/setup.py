@@ -24,7 +24,7 @@ from ncelm.training.backend import Backend, ModelClass, backend_of, index_contex
 from ncelm.training.checkpoint import SnapshotShapes
 from ncelm.training.config import Adam, Halve, TrainConfig
 from ncelm.training.schedule import total_steps
-from ncelm.training.validation import sample_size
+from ncelm.training.validation import SAMPLING_ERROR, sample_size
 
 # Default synchronisation interval: 1/500 of the text; in small texts 10,000 words, but not over 1/90 of the text
 SYNCS_PER_EPOCH, MIN_SYNCS_PER_EPOCH, MIN_SYNC_WORDS = 500, 90, 10_000
@@ -151,6 +151,12 @@ class Setup:
             return 0
         tokens = self.store.split("valid").tokens
         return sample_size(self.config, self.vocabulary_size, self.words_of(0), tokens)
+
+    @property
+    def valid_tolerance(self) -> float:
+        """The relative error of the perplexity of a sample of the validation text; 0 if all of it is evaluated."""
+        sampled = self.valid_words < self.store.split("valid").tokens
+        return SAMPLING_ERROR / math.sqrt(self.valid_words) if sampled else 0.0
 
     @cached_property
     def final_valid_words(self) -> int:

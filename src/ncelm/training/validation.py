@@ -15,6 +15,9 @@ from ncelm.training.config import MaximumLikelihood, TrainConfig
 
 SHARE = 0.07  # of the training time, as estimated; estimates are high for scoring, which is faster with AVX-512
 MIN_WORDS = 1000  # of a sample
+# Relative error of the ratio of two perplexities on a sample of one word: three standard errors, if log P of a word
+# changes by 0.5 from one epoch to the next
+SAMPLING_ERROR = 1.5
 
 # Nanoseconds on one thread. Only their ratios count. Training: a fit to 75 configurations (docs/experiments.md).
 SCORE_PER_PRODUCT, SCORE_PER_WORD = 0.016, 0.3  # exact scoring with AVX2, per multiplication and word of the vocabulary
