@@ -317,7 +317,7 @@ def report(results: Results, stores: dict[str, TokenStore], environment: dict[st
         distances.append((valid, test))
         held_out = text in TEXTS and TEXTS[text].held_out
         row = [f"{text}{' (held out)' if held_out else ''}", f"{tokens:,}", f"{vocabulary_size:,}"]
-        row += [f"{default['cpu_seconds']:.1f} s", str(len(trained) - 1)]
+        row += [f"{default['cpu_seconds']:.1f} s", f"{best['cpu_seconds']:.1f} s", str(len(trained) - 1)]
         row += [f"{default['valid']:.1f}", f"{best['valid']:.1f}", f"{100 * valid:.1f} %"]
         row += [f"{default['test']:.1f}", f"{best['test']:.1f}", f"{100 * test:.1f} %", f"{ngram['test']:.1f}"]
         rows.append(row)
@@ -325,8 +325,8 @@ def report(results: Results, stores: dict[str, TokenStore], environment: dict[st
         row = [text, *(f"{flat[name]:g}" for name in DETAILS)]
         details.append([*row, f"{best['name']}: {_changed(best)}" if best is not default else "the default"])
     mean = [f"{100 * float(np.mean([each[i] for each in distances])):.1f} %" if distances else "" for i in (0, 1)]
-    rows.append(["mean", "", "", "", "", "", "", mean[0], "", "", mean[1], ""])
-    header = ["text", "words", "vocabulary", "time", "searched", "valid: default", "best", "distance"]
+    rows.append(["mean", "", "", "", "", "", "", "", mean[0], "", "", mean[1], ""])
+    header = ["text", "words", "vocabulary", "time", "of the best", "searched", "valid: default", "best", "distance"]
     lines += markdown_table([*header, "test: default", "best", "distance", "5-gram"], rows)
     lines += ["", "Default configurations, and the options in which the best ones differ:", ""]
     lines += markdown_table(["text", *DETAILS, "best"], details)
