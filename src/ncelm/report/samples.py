@@ -95,23 +95,11 @@ def _next_words(lm: LanguageModel, words: list[Any]) -> dict[str, Any]:
 
 
 def generate(lm: LanguageModel) -> list[str]:
-    """Return sentences drawn from the model, word by word. `<unk>` is never drawn."""
+    """Return random sentences of a model; nothing if it does not read forwards."""
     if lm.model.sides != "before":
         return []
-    random, vocabulary, sentences = np.random.default_rng(0), lm.vocabulary, []
-    for _ in range(GENERATED):
-        words: list[str] = []
-        while len(words) < GENERATED_WORDS:
-            probabilities = np.exp(lm.distribution(Tokens(words)))
-            probabilities[vocabulary.unknown_id] = 0.0
-            if not words:
-                probabilities[vocabulary.end_id] = 0.0  # no empty sentence
-            id = int(random.choice(probabilities.size, p=probabilities / probabilities.sum()))
-            if id == vocabulary.end_id:
-                break
-            words.append(vocabulary.word(id))
-        sentences.append(" ".join(words) + (" …" if len(words) == GENERATED_WORDS else ""))
-    return sentences
+    found = [each for each in lm.generate(count=2 * GENERATED, max_words=GENERATED_WORDS) if each.words]
+    return [each.text + ("" if each.finished else " …") for each in found[:GENERATED]]
 
 
 def neighbors(model: Scorer) -> list[dict[str, Any]]:
