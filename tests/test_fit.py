@@ -234,6 +234,30 @@ def test_a_killed_preparation_starts_again(model, tmp_path):
     assert contents(out) == contents(model)
 
 
+def test_a_killed_compilation_leaves_nothing_after_resuming(model, tmp_path, monkeypatch):
+    """Temporary files of the compilation are in the folder, where the next call removes them."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    seen = []
+
+    def killed(store, folder):
+        (folder / "rest").mkdir()
+        seen.append(sorted(path.name for path in folder.iterdir()))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ncelm.fitting.fit.compile_for", killed)
+        patch.setattr("ncelm.fitting.fit.shutil.rmtree", lambda *_, **__: None)  # as SIGKILL leaves it
+        with pytest.raises(KeyboardInterrupt):
+            fitted(tmp_path / "model")
+    assert seen == [["rest"]]
+    assert (tmp_path / "model" / "compile.tmp" / "rest").exists()
+    fitted(tmp_path / "model", resume=True)
+    assert contents(tmp_path / "model") == contents(model)
+    assert not (tmp_path / "model" / "compile.tmp").exists()
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
 def test_resume_starts_what_does_not_exist(model, tmp_path):
     fitted(tmp_path / "model", resume=True)
     assert contents(tmp_path / "model") == contents(model)

@@ -200,6 +200,7 @@ def test_a_signal_in_a_callback_is_not_lost(capsys, monkeypatch, stop, code):
 def test_signals_during_training_leave_a_checkpoint(folder, tmp_path, number):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "ncelm", "train", str(folder / "store"), "--out", str(out), "--epochs", "100000"]
+    command += ["--patience", "0"]  # no early stopping
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not (out / "model.safetensors").exists():
         time.sleep(0.01)
@@ -246,6 +247,34 @@ def test_too_little_address_space(folder, tmp_path, arguments):
     assert errors.startswith("ncelm: the address space is limited to 400 MB, and ncelm needs at least 1,024 MB: raise")
     assert errors.count("\n") == 1
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("command", ["train", "score"])
+def test_the_memory_of_openblas_is_limited_before_numpy_is_imported(folder, tmp_path, command):
+    """In an address space of 1.2 GB, OpenBLAS with a buffer for each of many threads leaves no room for libraries."""
+    resource = pytest.importorskip("resource")
+    limit = 1200 << 20
+    code, _, errors = run_process(
+        [command, folder / ("store" if command == "train" else "run"), "--help"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    assert (code, errors) == (0, "")
+
+
+def test_a_library_that_cannot_be_loaded_is_one_line(monkeypatch, capsys):
+    def add_arguments(parser):
+        raise ImportError("lib.so: failed to map segment from shared object")
+
+    monkeypatch.setattr("ncelm.cli.pmi.add_arguments", add_arguments)
+    monkeypatch.setattr("ncelm.io.machine.address_space_limit", lambda: 1 << 30)
+    assert main(["pmi"]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    monkeypatch.setattr("ncelm.io.machine.address_space_limit", lambda: None)
+    with pytest.raises(ImportError):  # a defect of the installation
+        main(["pmi"])
 
 
 def test_an_error_behind_a_full_disk_exits_with_2():

@@ -69,6 +69,7 @@ def _run(words: Sequence[str]) -> int:
             from ncelm.io.machine import check_address_space
 
             command = _module_of(words[0])
+            check_address_space()  # before NumPy is imported: it limits the memory of OpenBLAS
             parser = Parser(prog=f"ncelm {words[0]}", words=words[1:])
             command.add_arguments(parser)
             parser.add_help_option()
@@ -77,7 +78,6 @@ def _run(words: Sequence[str]) -> int:
             except SystemExit:  # --help has been printed
                 arguments = None
             if arguments:
-                check_address_space()
                 command.run(arguments)
         sys.stdout.flush()
     except (NcelmError, KeyboardInterrupt) as error:
@@ -90,6 +90,12 @@ def _run(words: Sequence[str]) -> int:
         return _fail(
             f"not enough memory ({str(error) or 'none is left'}): use fewer dimensions or a smaller vocabulary"
         )
+    except ImportError as error:
+        from ncelm.io.machine import address_space_limit
+
+        if address_space_limit() is None:
+            raise
+        return _fail(f"a library cannot be loaded ({error}): raise the limit of the address space (ulimit -v)")
     except OSError as error:  # such as a full disk behind standard output
         _drop_output(sys.stdout)
         return _fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")

@@ -49,7 +49,7 @@ from ncelm.training.loop import configure, train
 from ncelm.training.precompile import compile_for
 from ncelm.training.validation import score_cost
 
-STORE, NEURAL, NGRAM, LOCK = "store", "neural", "ngram", "fit.lock"
+STORE, NEURAL, NGRAM, LOCK, COMPILED = "store", "neural", "ngram", "fit.lock", "compile.tmp"
 COMPONENTS = (NEURAL, NGRAM)
 ORDER = 5  # of the n-gram model, if there are sentences of this length
 BLOCKS = 100  # of sentences, evenly spaced: the part of a text that an n-gram model is estimated from
@@ -362,8 +362,13 @@ class _Fit:
 
     def _compile(self) -> None:
         """Compile all kernels, or load them from the cache. The time does not count."""
-        began = time.monotonic()
-        compile_for(self.store)
+        began, folder = time.monotonic(), self.out / COMPILED
+        shutil.rmtree(folder, ignore_errors=True)  # of a process that was killed
+        folder.mkdir()
+        try:
+            compile_for(self.store, folder)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
         self.state.compile_seconds += time.monotonic() - began
 
     def _prepare(self) -> None:

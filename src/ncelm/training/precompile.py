@@ -70,20 +70,23 @@ def _kernel_types(config: TrainConfig) -> tuple[Any, ...]:
     )
 
 
-def compile_for(store: TokenStore) -> None:
-    """Compile, or load from the cache, what training with default options, n-gram models and scoring need."""
+def compile_for(store: TokenStore, folder: Path) -> None:
+    """Compile, or load from the cache, what training with default options, n-gram models and scoring need.
+
+    `folder` is for temporary files.
+    """
     config = default_config(store.split("train").tokens, len(store.vocabulary))
     kinds = (store.split("train").ids.dtype.type,)
-    _train(config, kinds)
-    _score(config.model.matrices, kinds)
-    with _stores(kinds) as stores:
+    _train(config, kinds, folder)
+    _score(config.model.matrices, kinds, folder)
+    with _stores(kinds, folder) as stores:
         _estimate_ngram(stores)
 
 
 @contextmanager
-def _stores(kinds: Sequence[Any] = ID_TYPES) -> Iterator[list[TokenStore]]:
+def _stores(kinds: Sequence[Any] = ID_TYPES, parent: Path | None = None) -> Iterator[list[TokenStore]]:
     """A tiny store with each of these types of ids."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=parent) as folder:
         text = Path(folder) / "text"
         text.write_text(TEXT)
         store = prepare(train=text, valid=text, out=Path(folder) / "store", workers=1, progress=False)
@@ -95,17 +98,17 @@ def _stores(kinds: Sequence[Any] = ID_TYPES) -> Iterator[list[TokenStore]]:
         ]
 
 
-def _train(config: TrainConfig, kinds: Sequence[Any] = ID_TYPES) -> None:
+def _train(config: TrainConfig, kinds: Sequence[Any] = ID_TYPES, parent: Path | None = None) -> None:
     samples = {"noise_samples": 4} if config.sampled else {}
-    with _stores(kinds) as stores, tempfile.TemporaryDirectory() as folder:
+    with _stores(kinds, parent) as stores, tempfile.TemporaryDirectory(dir=parent) as folder:
         for i, store in enumerate(stores):
             tiny = config.with_changes(**TINY, **samples)
             train(store, Path(folder) / f"run{i}", tiny, threads=1, progress=False)
 
 
-def _score(matrices: str, kinds: Sequence[Any] = ID_TYPES) -> None:
+def _score(matrices: str, kinds: Sequence[Any] = ID_TYPES, parent: Path | None = None) -> None:
     config = TrainConfig().with_changes(matrices=matrices, **TINY).model
-    with _stores(kinds) as stores, Team(1) as team:
+    with _stores(kinds, parent) as stores, Team(1) as team:
         unigram = Noise.from_counts(stores[0].vocabulary.counts).probabilities
         model = LogBilinear.initialise(config, unigram, 0, 0.1)
         for store in stores:
