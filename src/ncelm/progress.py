@@ -194,7 +194,7 @@ class TrainingBar:
             bar.values["rate"] = at.words_per_second
         if bar.in_log:
             bar.values["ncols"] = None  # with 0, tqdm ignores the format
-        bar.set_description(f"{prefix}epoch {at.epoch}/{at.epochs:g} loss {at.loss:.3f}", refresh=False)
+        bar.set_description(f"{prefix}epoch {at.epoch}/{math.ceil(at.epochs)} loss {at.loss:.3f}", refresh=False)
         if at.metrics and "valid_perplexity" in at.metrics:
             bar.set_postfix_str(f"perplexity {at.metrics['valid_perplexity']:.1f}", refresh=False)
         bar.update(position - bar.n)

@@ -15,7 +15,7 @@ NGRAM_SECONDS_PER_WORD = 0.9e-6  # of estimation, for order 5
 NGRAM_BYTES_PER_WORD = 400  # of memory: twice what estimation takes, because other processes need some, too
 SECONDS_PER_COST = 1.3e-9  # of exact scoring with one thread, per unit of `training.validation.score_cost`
 REPORT_WORDS, REPORT_SECONDS = 8_000, 0.7  # of a report: words that are scored, and everything else
-LEAST_WORDS = 1_000  # that are scored, of a sample
+LEAST_WORDS = 10_000  # that are scored, of a sample: weights and perplexities of fewer words are unreliable
 
 
 @dataclass(frozen=True)

@@ -377,10 +377,10 @@ class _Fit:
                 _copy_store(path, self.out / STORE)
             else:
                 self._prepare_text()
-        held_out = "prepare it with `valid` text or `valid_sentences`"
+        held_out = "give more text, or `valid` text"
         if "valid" not in self.store.splits:
             shutil.rmtree(self.out / STORE)
-            raise NcelmError(f"there is no validation text, or too little text to take it from: {held_out}")
+            raise NcelmError(f"there is no validation text, and too little text to take it from: {held_out}")
         self._explain("text", _describe_text(self.store, read_settings(self.out / STORE)))
 
     def _prepare_text(self) -> None:
@@ -566,7 +566,9 @@ def describe_result(result: dict[str, Any], held_out: HeldOut | None = None) -> 
     values = ", ".join(f"{name} {found[name]:,.1f}" for name in (*COMPONENTS, "mixture"))
     name = "test" if split == "test" else "validation"
     words = f" on {_part_words(int(result['scored_words'][split]), getattr(held_out, split))}" if held_out else ""
-    gain = f"the mixture is {result['gain_percent']:.1f} % lower than its best component"
+    percent = result["gain_percent"]
+    gain = f"{percent:.1f} % lower than" if percent >= 0.05 else "no better than"
+    gain = f"the mixture is {gain} its best component"
     return f"{name} perplexity{words}: {values}; {gain}"
 
 

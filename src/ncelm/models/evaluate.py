@@ -10,7 +10,7 @@ from ncelm.models.base import WordModel, corpus_view
 from ncelm.text.store import TokenStore
 
 CHUNK = 1 << 20  # words evaluated in one call; bounds the memory
-BLOCK = 250  # words in a row; a sample consists of blocks that are evenly spaced, because topics change
+BLOCK = 50  # words in a row; a sample consists of many blocks that are evenly spaced, because topics change
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,12 @@ def sample_parts(words: int, tokens: int) -> list[tuple[int, int]]:
     if words >= tokens:
         return [(first, min(first + CHUNK, tokens)) for first in range(0, tokens, CHUNK)]
     parts = max(words // BLOCK, 1)
-    bounds = np.linspace(0, tokens, parts, endpoint=False, dtype=np.int64).tolist()
     sizes = np.diff(np.linspace(0, words, parts + 1, dtype=np.int64)).tolist()
-    return [(first, first + size) for first, size in zip(bounds, sizes, strict=True)]
+    middles = (
+        (np.arange(parts) + 0.5) * tokens / parts
+    ).tolist()  # each block is in the middle of its part of the text
+    firsts = [int(middle - size / 2) for middle, size in zip(middles, sizes, strict=True)]
+    return [(first, first + size) for first, size in zip(firsts, sizes, strict=True)]
 
 
 def evaluate_split(model: WordModel, store: TokenStore, name: str, team: Team) -> Evaluation:

@@ -1,5 +1,6 @@
 """Start and stop the HTTP server."""
 
+import gc
 import ipaddress
 import resource
 import socket
@@ -37,6 +38,8 @@ def serve(service: Service, options: Options, host: str, port: int) -> None:
     )  # fmt: skip
     with service:
         service.warm_up()
+        gc.collect()
+        gc.freeze()  # models and libraries stay: the garbage collector need not visit them again
         app.state.ready = True
         name = f"[{host}]" if ":" in host else host
         print(f"ncelm: http://{name}:{listening.getsockname()[1]}/ (Ctrl-C to stop)", file=sys.stderr, flush=True)
