@@ -67,7 +67,7 @@ def sample_parts(words: int, tokens: int) -> list[tuple[int, int]]:
     sizes = np.diff(np.linspace(0, words, parts + 1, dtype=np.int64)).tolist()
     middles = (
         (np.arange(parts) + 0.5) * tokens / parts
-    ).tolist()  # each block is in the middle of its part of the text
+    ).tolist()  # of the parts of the text
     firsts = [int(middle - size / 2) for middle, size in zip(middles, sizes, strict=True)]
     return [(first, first + size) for first, size in zip(firsts, sizes, strict=True)]
 
