@@ -65,9 +65,7 @@ def sample_parts(words: int, tokens: int) -> list[tuple[int, int]]:
         return [(first, min(first + CHUNK, tokens)) for first in range(0, tokens, CHUNK)]
     parts = max(words // BLOCK, 1)
     sizes = np.diff(np.linspace(0, words, parts + 1, dtype=np.int64)).tolist()
-    middles = (
-        (np.arange(parts) + 0.5) * tokens / parts
-    ).tolist()  # of the parts of the text
+    middles = ((np.arange(parts) + 0.5) * tokens / parts).tolist()  # of the parts of the text
     firsts = [int(middle - size / 2) for middle, size in zip(middles, sizes, strict=True)]
     return [(first, first + size) for first, size in zip(firsts, sizes, strict=True)]
 
