@@ -294,7 +294,7 @@ def test_errors(model, tmp_path, cycle_store):
         ncelm.fit("absent.txt", tmp_path / "x")
     with pytest.raises(NcelmError, match="give either prose"):
         ncelm.fit(out=tmp_path / "x")
-    with pytest.raises(NcelmError, match=r"no validation text, or too little text .* `valid_sentences`"):
+    with pytest.raises(NcelmError, match=r"no validation text, and too little text .* `valid_sentences`"):
         fitted(tmp_path / "x", train_lines=["a b c"] * 10)
     (tmp_path / "store").mkdir()
     (tmp_path / "store" / "store.json").write_text("{}")
@@ -383,7 +383,7 @@ def test_words_that_are_scored_in_the_time_that_is_left():
     assert budget.scored_words(60, 50, 1e-5, held_out) == held_out
     report = budget.report_seconds(1e-3)
     assert budget.scored_words(60, 35 - report, 1e-3, held_out) == HeldOut(10_000, 15_000)
-    assert budget.scored_words(60, 100, 1e-3, held_out) == HeldOut(1000, 1000)
+    assert budget.scored_words(60, 100, 1e-3, held_out) == HeldOut(budget.LEAST_WORDS, budget.LEAST_WORDS)
     assert budget.scored_words(60, 100, 1e-3, HeldOut(500, 0)) == HeldOut(500, 0)
 
 
@@ -392,6 +392,7 @@ def test_a_text_that_is_too_large_for_the_time(tmp_path, monkeypatch):
     monkeypatch.setattr(tokenize_files, "_bytes_per_second", lambda units: 200_000.0)
     monkeypatch.setattr(tokenize_files, "LEAST_PART_BYTES", 1000)
     monkeypatch.setattr(budget, "NGRAM_SECONDS_PER_WORD", 1e-4)
+    monkeypatch.setattr(budget, "LEAST_WORDS", 1000)
     monkeypatch.setattr(budget, "REPORT_SECONDS", 5.5)  # nothing is left for the evaluation
     monkeypatch.setattr("ncelm.fitting.fit.score_cost", lambda config, size: 1.0)
     out = tmp_path / "model"

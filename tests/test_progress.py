@@ -208,7 +208,7 @@ def test_the_last_epoch_may_be_shorter(monkeypatch, clock):
     with progress.progress_bar(unit=" words") as bar:
         progress.TrainingBar(bar)(at(2, 50, epochs=1.5))
         assert (bar.n, bar.total) == (150, 150)
-        assert bar.desc == "epoch 2/1.5 loss 3.250: "
+        assert bar.desc == "epoch 2/2 loss 3.250: "
 
 
 def test_remaining_time_is_unknown_without_a_rate():

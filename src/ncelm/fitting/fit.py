@@ -377,7 +377,7 @@ class _Fit:
                 _copy_store(path, self.out / STORE)
             else:
                 self._prepare_text()
-        held_out = "give more text, or `valid` text"
+        held_out = "give more text, `valid` text or `valid_sentences`"
         if "valid" not in self.store.splits:
             shutil.rmtree(self.out / STORE)
             raise NcelmError(f"there is no validation text, and too little text to take it from: {held_out}")
