@@ -76,3 +76,11 @@ def test_shards(output, fails, folder, tmp_path, options):
 
 def test_errors(fails, folder):
     fails(["score", folder / "text"], "run")
+
+
+def test_a_sentence_or_a_table_in_place_of_a_text(fails, folder, tmp_path):
+    fails(["score", folder / "run", "the cat sat"], "there is no file the cat sat", "echo")
+    fails(["score", folder / "run", tmp_path / "nothing"], "there is no file", "check its name")
+    for name in ("pages.jsonl", "pages.txt"):
+        (tmp_path / name).write_text('{"text": "the cat sat"}\n' * 3)
+        fails(["score", folder / "run", tmp_path / name], "is a table (jsonl)")

@@ -1,11 +1,13 @@
 """Perplexity of a split: sums over chunks, log-normalizers."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from ncelm.kernels.threads import Team
 from ncelm.models import evaluate
-from ncelm.models.evaluate import EvaluationSums, evaluate_split
+from ncelm.models.evaluate import EvaluationSums, evaluate_split, sample_parts
 from ncelm.models.ngram.estimate import estimate
 
 
@@ -39,3 +41,14 @@ def test_a_perplexity_that_overflows_is_infinite():
     sums = EvaluationSums()
     sums.add(np.array([-1e4]), np.zeros(1))
     assert sums.result(1, 0).perplexity == np.inf
+
+
+@pytest.mark.parametrize(("words", "tokens"), [(1000, 9917), (50, 60), (1, 10), (77, 1000), (9900, 9917)])
+def test_the_blocks_of_a_sample_are_spread_over_the_text(words, tokens):
+    parts = sample_parts(words, tokens)
+    assert sum(last - first for first, last in parts) == words
+    assert parts[0][0] >= 0
+    assert parts[-1][1] <= tokens
+    assert all(a[1] <= b[0] for a, b in pairwise(parts))
+    middle = np.mean([(first + last) / 2 for first, last in parts])
+    assert middle == pytest.approx(tokens / 2, abs=1.0)
