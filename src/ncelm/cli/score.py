@@ -81,11 +81,17 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _check_file(file: Path, encoding: str) -> None:
     """Raise an error for a sentence in place of a file, and for a table, which is not one sentence per line."""
+    from ncelm.text.readers import check_encoding
     from ncelm.text.tables import kind_of
 
+    check_encoding(encoding)
     if file == Path("-"):
         return
-    if not file.exists():
+    try:
+        missing = not file.exists()
+    except (OSError, ValueError):  # a name that no file can have: reported when the file is opened
+        return
+    if missing:
         sentence = f'; a sentence is read from a pipe: echo "{file}" | ncelm score RUN' if " " in str(file) else ""
         raise NcelmError(f"there is no file {file}: check its name{sentence}")
     if file.is_file() and (kind := kind_of(file, encoding)) in ("jsonl", "parquet"):
