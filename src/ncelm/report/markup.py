@@ -1,4 +1,4 @@
-"""HTML and SVG elements. Text and attributes are always escaped: words come from texts that nobody has checked."""
+"""HTML and SVG elements. Text and attributes are always escaped: words come from texts that were not checked."""
 
 import html
 import re

@@ -161,7 +161,7 @@ def _is_given(option: str, part: str, changes: dict[str, Any]) -> bool:
 
 
 def _noise_is_shared(given: TrainConfig, changes: dict[str, Any]) -> bool:
-    """Return whether the words of a minibatch can share noise samples, and are not told to have their own."""
+    """Return whether the words of a minibatch can share noise samples, unless noise per example is requested."""
     if "shared_noise" in changes or isinstance(changes.get("loss"), NCE | Ranking):
         return bool(getattr(given.loss, "shared_noise", False))
     possible = isinstance(given.loss, NCE | Ranking) and not given.learned_log_normalizers
