@@ -84,3 +84,4 @@ def test_a_sentence_or_a_table_in_place_of_a_text(fails, folder, tmp_path):
     for name in ("pages.jsonl", "pages.txt"):
         (tmp_path / name).write_text('{"text": "the cat sat"}\n' * 3)
         fails(["score", folder / "run", tmp_path / name], "is a table (jsonl)")
+        fails(["evaluate", folder / "run", "--file", tmp_path / name], "is a table (jsonl)")

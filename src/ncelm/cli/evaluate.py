@@ -3,7 +3,15 @@
 import argparse
 from pathlib import Path
 
-from ncelm.cli.ui import add_json, add_run, add_store_option, add_threads, announce_compilation, print_json
+from ncelm.cli.ui import (
+    add_json,
+    add_run,
+    add_store_option,
+    add_threads,
+    announce_compilation,
+    check_text_file,
+    print_json,
+)
 from ncelm.errors import NcelmError
 
 
@@ -42,6 +50,8 @@ def run(arguments: argparse.Namespace) -> None:
 
     if arguments.file is not None and (arguments.store or arguments.split != "test"):
         raise NcelmError("give either --file, or --split and --store, not both")
+    if arguments.file is not None:
+        check_text_file(arguments.file, arguments.encoding)
     lm = LanguageModel.load(arguments.run, arguments.threads)
     announce_compilation()
     if arguments.file is not None:

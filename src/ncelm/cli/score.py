@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ncelm.cli.ui import add_json, add_run, add_threads, announce_compilation, parse_shard, warn
-from ncelm.errors import NcelmError
+from ncelm.cli.ui import add_json, add_run, add_threads, announce_compilation, check_text_file, parse_shard, warn
 
 if TYPE_CHECKING:
     from ncelm.language_model import SentenceScore, WordScore
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     from ncelm.language_model import LanguageModel
     from ncelm.text.readers import read_line_blocks, shard_range
 
-    _check_file(arguments.file, arguments.encoding)
+    check_text_file(arguments.file, arguments.encoding)
     lm = LanguageModel.load(arguments.run, arguments.threads)
     announce_compilation()
     if lm.two_sided:
@@ -77,25 +76,6 @@ def run(arguments: argparse.Namespace) -> None:
             results = [_total(sentence, arguments.json) for sentence in lm.scores_of(*options)]
         sys.stdout.write("".join(f"{result}\n" for result in results))
         sys.stdout.flush()  # a program may write one line to a pipe and wait for its result
-
-
-def _check_file(file: Path, encoding: str) -> None:
-    """Raise an error for a sentence in place of a file, and for a table, which is not one sentence per line."""
-    from ncelm.text.readers import check_encoding
-    from ncelm.text.tables import kind_of
-
-    check_encoding(encoding)
-    if file == Path("-"):
-        return
-    try:
-        missing = not file.exists()
-    except (OSError, ValueError):  # a name that no file can have: reported when the file is opened
-        return
-    if missing:
-        sentence = f'; a sentence is read from a pipe: echo "{file}" | ncelm score RUN' if " " in str(file) else ""
-        raise NcelmError(f"there is no file {file}: check its name{sentence}")
-    if file.is_file() and (kind := kind_of(file, encoding)) in ("jsonl", "parquet"):
-        raise NcelmError(f"{file} is a table ({kind}), not one sentence per line: write its text to a file first")
 
 
 def _total(sentence: "SentenceScore", as_json: bool) -> str:

@@ -87,6 +87,25 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(number), int(shards)
 
 
+def check_text_file(file: Path, encoding: str) -> None:
+    """Raise an error for a sentence in place of a file, and for a table, which is not one sentence per line."""
+    from ncelm.text.readers import check_encoding
+    from ncelm.text.tables import kind_of
+
+    check_encoding(encoding)
+    if file == Path("-"):
+        return
+    try:
+        missing = not file.exists()
+    except (OSError, ValueError):  # a name that no file can have: reported when the file is opened
+        return
+    if missing:
+        sentence = f'; a sentence is read from a pipe: echo "{file}" | ncelm score RUN' if " " in str(file) else ""
+        raise NcelmError(f"there is no file {file}: check its name{sentence}")
+    if file.is_file() and (kind := kind_of(file, encoding)) in ("jsonl", "parquet"):
+        raise NcelmError(f"{file} is a table ({kind}), not one sentence per line: write its text to a file first")
+
+
 # -- output ----------------------------------------------------------------------------------------------------------
 
 

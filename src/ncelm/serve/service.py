@@ -256,16 +256,12 @@ class Service:
         _, lm, options = self._generation(values)
         words = lm.stream(**options)
         size = STREAM_WORDS * values["count"]
-        try:
-            while True:
-                (part,) = await self.batcher.run(None, lambda _: [list(islice(words, size))], [None], size)
-                for word in part:
-                    yield vars(word)
-                if not part:
-                    return
-        finally:
-            if hasattr(words, "close"):
-                words.close()
+        while True:
+            (part,) = await self.batcher.run(None, lambda _: [list(islice(words, size))], [None], size)
+            for word in part:
+                yield vars(word)
+            if not part:
+                return
 
     def _generation(self, values: dict[str, Any]) -> tuple[str, LanguageModel, dict[str, Any]]:
         name, lm = self.model(values["model"])

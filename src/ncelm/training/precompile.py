@@ -116,6 +116,8 @@ def _score(matrices: str, kinds: Sequence[Any] = ID_TYPES, parent: Path | None =
             for normalised in (True, False):
                 model.score_positions(corpus, 0, corpus.ids.size, team, normalised)
         model.predict(np.zeros((1, config.positions), np.int64))
+        list(model.next_distributions([np.zeros(1, np.int64)], 0, team))
+        model.draw_next([np.zeros(1, np.int64)], 0, (), 1.0, np.zeros(1), team)
 
 
 def _estimate_ngram(stores: list[TokenStore]) -> NGramModel:
