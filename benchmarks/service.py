@@ -15,6 +15,9 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +48,49 @@ def bodies_of(run: Path, words: int, mode: str, count: int = 500) -> list[str]:
     return [json.dumps({"texts": sentence, "mode": mode}) for sentence in sentences]
 
 
+@dataclass(frozen=True)
+class Running:
+    """A service that is running."""
+
+    process: "subprocess.Popen[bytes]"
+    url: str
+    log: Path  # what it prints to standard error
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port."""
+        host, port = self.url.removeprefix("http://").split(":")
+        return host, int(port)
+
+    def get(self, path: str) -> str:
+        """Return the response of a request."""
+        with urllib.request.urlopen(f"{self.url}{path}", timeout=60) as response:
+            return str(response.read().decode())
+
+
+@contextmanager
+def serving(runs: Sequence[Path], *options: str) -> Iterator[Running]:
+    """Start `ncelm serve` on a free port of the loopback address; yield the service, and stop it at the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        log_file = Path(folder, "log")
+        command = [sys.executable, "-m", "ncelm", "serve", *map(str, runs), "--port", "0", "--no-access-log", *options]
+        with log_file.open("wb") as file:
+            process = subprocess.Popen(command, stderr=file)
+        try:
+            while not (match := re.search(r"(http://\S+)/ ", log_file.read_text(errors="replace"))):
+                if process.poll() is not None:
+                    raise SystemExit(f"the service has not started: {log_file.read_text(errors='replace').strip()}")
+                time.sleep(0.1)
+            yield Running(process, match[1], log_file)
+        finally:
+            process.terminate()
+            process.wait()
+
+
 def measure(run: Path, mode: str, batching: bool, connections: int, seconds: int, words: int) -> dict[str, Any]:
     """Start a service, load it, and return what wrk reports."""
-    command = [sys.executable, "-m", "ncelm", "serve", str(run), "--port", "0", "--no-access-log"]
-    service = subprocess.Popen([*command, *([] if batching else ["--no-batching"])], stderr=subprocess.PIPE, text=True)
-    try:
-        assert service.stderr
-        url = next(match[1] for line in service.stderr if (match := re.search(r"(http://\S+)/ ", line)))
+    with serving([run], *([] if batching else ["--no-batching"])) as service:
+        url = service.url
         with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
             bodies = ", ".join(f"[==[{body}]==]" for body in bodies_of(run, words, mode))
             script.write(SCRIPT.format(bodies=bodies))
@@ -62,8 +101,7 @@ def measure(run: Path, mode: str, batching: bool, connections: int, seconds: int
         found = re.search(r"RESULT (.*)", done.stdout)
         assert found, done.stdout
         requests, duration, status, errors, p50, p99, largest = map(float, found[1].split())
-        with urllib.request.urlopen(f"{url}/metrics") as response:
-            metrics = response.read().decode()
+        metrics = service.get("/metrics")
         jobs, batches = (float(re.search(rf"^ncelm_{name}_total (\d+)", metrics, re.MULTILINE)[1])  # type: ignore[index]
                          for name in ("batched_jobs", "batches"))  # fmt: skip
         return {
@@ -71,9 +109,6 @@ def measure(run: Path, mode: str, batching: bool, connections: int, seconds: int
             "errors": int(status + errors), "p50_ms": p50 / 1000, "p99_ms": p99 / 1000, "max_ms": largest / 1000,
             "jobs_per_batch": jobs / max(batches, 1),
         }  # fmt: skip
-    finally:
-        service.terminate()
-        service.wait()
 
 
 def main() -> None:

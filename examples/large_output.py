@@ -68,8 +68,10 @@ def train(kind: str, chosen: argparse.Namespace) -> dict[str, float]:
         "seconds": statistics.median(seconds),
         "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
-    hidden, targets = next(data)  # in evaluation mode both losses are exact
-    return result | {"perplexity": loss.eval()(hidden, targets).exp().item()}
+    hidden, targets = next(data)
+    with torch.no_grad():
+        exact = loss.nll(hidden, targets) if isinstance(loss, NCELoss) else loss(hidden, targets)
+    return result | {"perplexity": exact.exp().item()}
 
 
 def main() -> None:

@@ -107,6 +107,20 @@ def test_indices_out_of_range(topics, name, value):
         Pmi.load(topics / "run")
 
 
+@pytest.mark.parametrize("name", ["word_begins", "sentence_begins"])
+def test_halves_of_the_index_that_disagree(topics, name):
+    """A word that no sentence seems to contain, but that is in one, would have infinite PMI."""
+    path = topics / "run" / run.MODEL
+    arrays, _ = array_files.map_arrays(path, pmi.ARRAYS)
+    arrays = {key: np.array(array) for key, array in arrays.items()}
+    used = int(np.flatnonzero(np.diff(arrays[name]))[0])
+    arrays[name][used + 1] = arrays[name][used]  # the next one gets its entries
+    path.unlink()
+    array_files.write_mapped(path, arrays, {"kind": "pmi"})
+    with pytest.raises(NcelmError, match="is damaged"):
+        Pmi.load(topics / "run")
+
+
 def test_a_truncated_file(topics):
     path = topics / "run/model.safetensors"
     path.write_bytes(path.read_bytes()[:-4])

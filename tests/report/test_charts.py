@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ncelm.report.charts import HEIGHT, WIDTH, Series, line_chart, log_ticks, ticks
@@ -12,6 +12,7 @@ positive = st.floats(1e-300, 1e30)
 
 
 @given(numbers, numbers, st.booleans())
+@example(0.0, 7.155939064391591e-14, False)
 def test_ticks_are_few_and_ascending(a, b, whole):
     low, high = min(a, b), max(a, b)
     found = ticks(low, high, 6, whole)

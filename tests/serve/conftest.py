@@ -1,5 +1,9 @@
 """A small model as a service."""
 
+import re
+import subprocess
+import sys
+
 import pytest
 
 import ncelm
@@ -45,3 +49,23 @@ def make_client(service):
 @pytest.fixture
 def client(make_client):
     return make_client()
+
+
+@pytest.fixture
+def serving(served_runs):
+    """Start `ncelm serve`; return the process and its address."""
+    processes = []
+
+    def start(*options):
+        command = [sys.executable, "-m", "ncelm", "serve", str(served_runs / "neural"), "--port", "0", *options]
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        processes.append(process)
+        for line in process.stderr:
+            if match := re.search(r"(http://\S+)/ ", line):
+                return process, match[1]
+        raise AssertionError("it has ended")
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()

@@ -292,6 +292,46 @@ def test_completions_echo_log_probabilities(client, lm):
     assert second["index"] == 1
 
 
+def test_completions_with_ends_of_sentences(client, lm):
+    """lm-evaluation-harness puts `</s>` before a text, and leaves out the log-probability of the last word."""
+    words = [word for word in lm.vocabulary.words[2:20] if word.isalpha()][:4]
+    end = lm.vocabulary.end_id
+    first, second = ([int(i) for i in lm.vocabulary.encode(part)] for part in (words[:2], words[2:]))
+    request = {"prompt": [end, *first, end, *second], "max_tokens": 1, "echo": True, "logprobs": 1, "temperature": 0}
+    scores = ok(client.post("/v1/completions", json=request))["choices"][0]["logprobs"]
+    assert scores["tokens"][:-1] == ["</s>", *words[:2], "</s>", *words[2:]]
+    sentences = [lm.full_scores(ncelm.Tokens(part)) for part in ([], words[:2], words[2:])]
+    expected = [word.log_probability for sentence in sentences for word in sentence]
+    assert scores["token_logprobs"][:-1] == pytest.approx(expected[:-1], abs=1e-6)
+    best = [lm.distribution(ncelm.Tokens(part)).max() for part in ([], [], words[:1], words[:2], [], words[2:3])]
+    tops = [max(top.values()) for top in scores["top_logprobs"]]
+    assert tops[:-1] == pytest.approx(best, abs=1e-5)
+
+
+def test_a_completion_that_ends_at_once_has_a_log_probability(client, lm):
+    """Without it, clients that leave out the last log-probability would leave out a word of the prompt."""
+    end = lm.vocabulary.end_id
+    text = next(word for word in lm.vocabulary.words[2:] if lm.distribution(ncelm.Tokens([word])).argmax() == end)
+    request = {"prompt": text, "max_tokens": 1, "echo": True, "logprobs": 0, "temperature": 0}
+    (choice,) = ok(client.post("/v1/completions", json=request))["choices"]
+    assert (choice["finish_reason"], choice["logprobs"]["tokens"][-1]) == ("stop", "</s>")
+    assert len(choice["logprobs"]["tokens"]) == len(choice["text"].split()) + 1
+    assert choice["logprobs"]["token_logprobs"][-1] == pytest.approx(lm.full_scores(text)[-1].log_probability, abs=1e-5)
+
+
+def test_tokenizer(client, lm):
+    assert ok(client.get("/tokenizer_info"))["eos_token"] == "</s>"
+    found = ok(client.post("/tokenize", json={"prompt": "</s> The lion\n zorp. </s>", "add_special_tokens": False}))
+    ids = lm.vocabulary.encode(["the", "lion", "zorp", "."]).tolist()
+    assert found["tokens"] == [lm.vocabulary.end_id, *ids, lm.vocabulary.end_id]
+    back = ok(client.post("/detokenize", json={"tokens": found["tokens"]}))
+    assert back == {"prompt": "</s> the lion <unk> . </s>"}
+    assert ok(client.post("/tokenize", json={"prompt": ""}))["tokens"] == []
+    refused(client.post("/tokenize", json={"prompt": 1}), 422, "prompt")
+    refused(client.post("/tokenize", json={"prompt": "a", "model": "other"}), 404, "no model")
+    refused(client.post("/detokenize", json={"tokens": [10**6]}), 422, "largest id")
+
+
 def test_completions_of_ids_several_and_stops(client, lm):
     ids = [int(i) for i in lm.vocabulary.encode(lm.vocabulary.words[2:4])]
     found = ok(client.post("/v1/completions", json={"prompt": ids, "n": 3, "max_tokens": 5, "seed": 2}))
@@ -317,3 +357,7 @@ def test_completions_are_streamed(client, lm):
 
 def test_openai_models(client):
     assert [each["id"] for each in ok(client.get("/v1/models"))["data"]] == ["neural", "mixture"]
+
+
+def test_a_slash_at_the_end_is_not_redirected(client):
+    assert client.get("/models/", follow_redirects=False).status_code == 404

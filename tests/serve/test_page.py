@@ -5,9 +5,13 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -392,6 +396,61 @@ def test_a_run_that_is_not_finished_is_updated(browser, runs, tmp_path):
     finally:
         context.close()
         server.stop()
+
+
+def epochs_of(run: Path) -> int:
+    metrics = run / "metrics.jsonl"
+    return metrics.read_text().count("\n") if metrics.exists() else 0
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120  # detects a hang
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_run_beside_its_training(browser, small_store, tmp_path):
+    """The curve grows while `ncelm train` is running. Training is stopped for moments: no time limit decides."""
+    run, epochs = tmp_path / "live", 100
+    options = ["--dim", "100", "--epochs", str(epochs), "--threads", "1"]
+    command = [sys.executable, "-m", "ncelm", "train", str(small_store.path), "--out", str(run), *options]
+    training = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    context, server = browser.new_context(), None
+    try:
+        wait_until(lambda: epochs_of(run) >= 2 or training.poll() is not None)
+        training.send_signal(signal.SIGSTOP)
+        first = epochs_of(run)
+        server = Server(run)
+        tab = Tab(context, server.url)
+        page = tab.open("#tab=run")
+        expect(page.locator("#run-notes")).to_contain_text("Live")
+        expect(page.locator("#run-notes")).to_contain_text("Training is running.")
+        expect(page.locator("#run-summary")).to_contain_text(f"({first} epochs)")
+        chart = page.locator("[role=img][aria-label^='Validation perplexity']")
+        expect(chart).to_have_attribute("aria-label", re.compile(f"after epoch {first}\\."))
+        training.send_signal(signal.SIGCONT)
+        wait_until(lambda: epochs_of(run) >= first + 3 or training.poll() is not None)
+        training.send_signal(signal.SIGSTOP)
+        assert training.poll() is None
+        second = epochs_of(run)
+        expect(page.locator("#run-summary")).to_contain_text(f"({second} epochs)")
+        expect(chart).to_have_attribute("aria-label", re.compile(f"after epoch {second}\\."))
+        expect(page.locator("#run-notes")).to_contain_text("Training is running.")
+        training.send_signal(signal.SIGCONT)
+        assert training.wait(300) == 0
+        last = epochs_of(run)
+        assert first < second < last
+        expect(page.locator("#run-summary")).to_contain_text(f"({last} epochs)")
+        expect(page.locator("#run-notes")).to_be_empty()
+        assert tab.problems == []
+    finally:
+        if training.poll() is None:
+            training.kill()
+            training.wait()
+        context.close()
+        if server is not None:
+            server.stop()
 
 
 # -- token, errors, hostile text -------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 import json
 import os
-import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,32 +10,15 @@ import sys
 import threading
 import time
 import urllib.request
+from pathlib import Path
 
 import pytest
+
+from ncelm.io.files import exclusive_lock
 
 pytest.importorskip("uvicorn", reason="needs the extra `serve`")
 
 pytestmark = pytest.mark.serial
-
-
-@pytest.fixture
-def serving(served_runs):
-    """Start `ncelm serve`; return the process and its address."""
-    processes = []
-
-    def start(*options):
-        command = [sys.executable, "-m", "ncelm", "serve", str(served_runs / "neural"), "--port", "0", *options]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        processes.append(process)
-        for line in process.stderr:
-            if match := re.search(r"(http://\S+)/ ", line):
-                return process, match[1]
-        raise AssertionError("it has ended")
-
-    yield start
-    for process in processes:
-        process.kill()
-        process.communicate()
 
 
 def post(url, content, timeout=30):
@@ -102,6 +85,55 @@ def test_slow_bodies_and_idle_connections(serving):
     assert post(f"{url}/score", {"texts": "a"})["model"] == "neural"
 
 
+def received(connection, timeout=40):
+    """Return everything until the service closes the connection."""
+    connection.settimeout(timeout)
+    found = b""
+    while data := connection.recv(10_000):
+        found += data
+    return found
+
+
+@pytest.mark.slow
+def test_slow_clients_are_disconnected(serving):
+    """Whatever a client sends slowly, or does not send, the service closes the connection in the end."""
+    _, url = serving("--no-access-log")
+    host, port = url.removeprefix("http://").split(":")
+    starts = {
+        "nothing": b"",
+        "head": b"POST /score HTTP/1.1\r\nhost: local",
+        "body": b"POST /score HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{",
+        "body that is not read": b"POST /other HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n\r\n{",
+    }
+    connections = {name: socket.create_connection((host, int(port))) for name in starts}
+    for name, connection in connections.items():
+        connection.sendall(starts[name])
+    time.sleep(1)
+    for name, connection in connections.items():
+        connection.sendall(starts[name] and b"a")  # a byte later does not prolong it for ever
+    statuses = {name: received(connection)[9:12] for name, connection in connections.items()}
+    assert statuses == {"nothing": b"", "head": b"408", "body": b"408", "body that is not read": b"404"}
+    for connection in connections.values():
+        connection.close()
+
+
+@pytest.mark.parametrize("end", [b"", b"\r\n\r\n"], ids=["incomplete", "complete"])
+def test_the_size_of_headers_is_limited(serving, end):
+    _, url = serving("--no-access-log")
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(b"GET /models HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * 70_000 + end)
+        connection.settimeout(20)
+        assert connection.recv(10_000).startswith(b"HTTP/1.1 431 ")
+    with socket.create_connection((host, int(port))) as connection:
+        body = b'{"texts": "' + b"a " * 9000 + b'"}'  # the limit is not one of bodies
+        connection.sendall(
+            b"POST /score HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * 60_000 + b"\r\nconnection: close\r\n"
+            b"content-length: %d\r\n\r\n%s" % (len(body), body)
+        )
+        assert received(connection).startswith(b"HTTP/1.1 200 ")
+
+
 @pytest.mark.parametrize(
     "bytes",
     [
@@ -123,6 +155,22 @@ def test_malformed_http(serving, bytes):
     assert answer.startswith(b"HTTP/1.1 4") or answer == b""
     assert answer.count(b"HTTP/1.1") <= 1  # no second response: nothing was smuggled
     assert post(f"{url}/score", {"texts": "a"})["model"] == "neural"
+
+
+def test_a_run_in_its_first_epoch_is_waited_for(served_runs, tmp_path):
+    """Before the first epoch ends there is no model: the service starts when there is one."""
+    run = Path(shutil.copytree(served_runs / "neural", tmp_path / "new"))
+    model = (run / "model.safetensors").rename(tmp_path / "later")
+    command = [sys.executable, "-m", "ncelm", "serve", str(run), "--port", "0", "--no-access-log"]
+    with exclusive_lock(run / "train.lock", "busy"):
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        try:
+            assert "before the first epoch of its training ends: waiting" in process.stderr.readline()
+            model.rename(run / "model.safetensors")
+            assert "http://" in process.stderr.readline()
+        finally:
+            process.kill()
+            process.communicate()
 
 
 def test_other_addresses_need_a_token(served_runs):

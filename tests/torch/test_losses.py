@@ -1,6 +1,7 @@
 """ncelm.torch.losses: gradients, agreement with NumPy and the reference, limits, recovery of distributions, errors."""
 
 import copy
+import inspect
 import itertools
 import math
 import subprocess
@@ -21,6 +22,7 @@ from ncelm.torch import (  # noqa: E402
     ImportanceSamplingLoss,
     NCELoss,
     RankingNCELoss,
+    clip_grad_norm_,
     importance_sampling_loss,
     log_z_penalty,
     nce_loss,
@@ -263,7 +265,7 @@ def test_gradcheck_of_tied_weights(kind, training):
     """The weight is an embedding too, with one more row: its gradient has two parts."""
     random = torch.Generator().manual_seed(5)
     table = torch.nn.Parameter(torch.randn(V + 1, D, dtype=torch.float64, generator=random))
-    loss = double(kind, weight=table).train(training)
+    loss = double(kind, tied_weight=table).train(training)
     words, (_, target) = torch.randint(V + 1, (2, 3), generator=random), batch(2, 3)
 
     def value(table):
@@ -379,7 +381,7 @@ def test_targets_may_have_any_integer_type():
 
 def test_tied_weights_are_shared_with_the_embedding():
     embedding = torch.nn.Embedding(V + 1, D)  # one more row: padding
-    loss = NCELoss(D, V, torch.ones(V), weight=embedding.weight)
+    loss = NCELoss(D, V, torch.ones(V), tied_weight=embedding.weight)
     assert loss.weight is embedding.weight
     loss(embedding(torch.tensor([1, 2])), torch.tensor([3, 4])).backward()
     assert embedding.weight.grad is not None
@@ -387,14 +389,148 @@ def test_tied_weights_are_shared_with_the_embedding():
     assert loss.log_prob(torch.zeros(D)).shape == (V,)
 
 
-def test_state_dict_holds_the_noise_and_copies_work():
+def test_copies_and_state_dicts():
     loss = NCELoss(D, V, torch.arange(1, V + 1))
-    other = NCELoss(D, V, torch.ones(V))
+    other = NCELoss(D, V, torch.arange(1, V + 1))
     other.load_state_dict(loss.state_dict())
-    torch.testing.assert_close(other.noise.log_probabilities, loss.noise.log_probabilities)
     hidden, target = torch.randn(N, D), torch.randint(V, (N,))
     for twin in (other, copy.deepcopy(loss)):
         torch.testing.assert_close(twin(hidden, target, generator=seeded()), loss(hidden, target, generator=seeded()))
+
+
+def test_loading_a_checkpoint_does_not_change_the_noise():
+    loss, other = NCELoss(D, V, torch.arange(1, V + 1)), NCELoss(D, V, torch.ones(V))
+    other.load_state_dict(loss.state_dict())
+    torch.testing.assert_close(other.noise.log_probabilities.exp(), torch.full((V,), 1 / V))
+    assert set(loss.state_dict()) == {"weight", "bias"}
+    # checkpoints of ncelm 0.1 have the noise
+    former = loss.state_dict() | {f"noise.{name}": table for name, table in loss.noise.named_buffers()}
+    loss.load_state_dict(dict(former))
+    with pytest.raises(RuntimeError, match="trained with another noise distribution"):
+        other.load_state_dict(former)
+
+
+def test_a_checkpoint_of_a_linear_layer_is_loaded_strictly():
+    linear = torch.nn.Linear(D, V)
+    loss = NCELoss(D, V, torch.ones(V))
+    loss.load_state_dict(linear.state_dict())
+    hidden = torch.randn(N, D)
+    torch.testing.assert_close(loss.log_prob(hidden), torch.log_softmax(linear(hidden), -1))
+
+
+def test_a_weight_that_is_tied_later_keeps_its_values():
+    embedding, loss = torch.nn.Embedding(V, D), NCELoss(D, V, torch.ones(V))
+    loss.weight = embedding.weight
+    before = embedding.weight.detach().clone()
+    with torch.no_grad():
+        loss.bias.fill_(7.0)
+    loss.reset_parameters()
+    assert loss.weight is embedding.weight
+    assert torch.equal(embedding.weight, before)
+    torch.testing.assert_close(loss.bias.exp(), torch.full((V,), 1 / V))
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_module_of_the_meta_device_is_filled_by_reset_parameters(kind):
+    options = {"normalizer": "scalar"} if kind.startswith("nce") else {}
+    with torch.device("meta"):
+        loss = LOSSES[kind](D, V, list(range(1, V + 1)), K, **options)
+    for module in (loss, LOSSES[kind](D, V, list(range(1, V + 1)), K, device="meta", **options)):
+        assert module.noise.alias.is_meta
+        module.to_empty(device="cpu")
+        for tensor in (*module.parameters(), *module.buffers()):
+            tensor.data.fill_(77)  # as memory that is not initialised
+        torch.manual_seed(0)
+        module.reset_parameters()
+        torch.manual_seed(0)
+        direct = LOSSES[kind](D, V, list(range(1, V + 1)), K, **options)
+        for found, expected in zip(module.parameters(), direct.parameters(), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+        for found, expected in zip(module.buffers(), direct.buffers(), strict=True):
+            torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_bigram_noise_of_the_meta_device_is_filled():
+    direct = bigram_noise(V)
+    offsets = np.append(np.arange(V + 1) * 4, 4 * V)
+    followers = np.sort(np.random.default_rng(6).integers(V, size=(V, 4)), axis=1).ravel().astype(np.int32)
+    known = core.BigramNoise(core.Noise.from_counts(np.arange(1, V + 1)), 2.0, followers, offsets)
+    noise = BigramNoise(known, dtype=torch.float64, device="meta").to_empty(device="cpu")
+    noise.reset_parameters()
+    for name, table in direct.named_buffers():
+        torch.testing.assert_close(getattr(noise, name), table, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("sparse", [True, False])
+def test_a_batch_without_targets_has_no_loss_and_a_gradient_of_zeros(kind, training, sparse):
+    """An error or NaN on one worker would block or destroy the others."""
+    for hidden, target in (
+        (torch.zeros(0, D), torch.zeros(0, dtype=torch.int64)),
+        (torch.full((2, D), torch.nan), torch.tensor([-100, -100])),
+    ):
+        loss = LOSSES[kind](D, V, torch.ones(V), sparse=sparse and training).train(training)
+        value = loss(hidden.requires_grad_(), target)
+        assert value.item() == 0.0
+        value.backward()
+        for gradient in (hidden.grad, loss.weight.grad, loss.bias.grad):
+            assert gradient is not None
+            assert not gradient.to_dense().any()
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_nll_is_exact_in_training_mode(kind):
+    """A loss that is not part of the model is not switched by model.eval()."""
+    loss = double(kind, reduction="none")
+    hidden, target = batch(2, 3)
+    target[0, 1] = -100
+    assert loss.training
+    expected = -loss.log_prob(hidden).gather(-1, target.clamp(min=0).unsqueeze(-1)).squeeze(-1)
+    expected[0, 1] = 0.0
+    torch.testing.assert_close(loss.nll(hidden, target), expected)
+    torch.testing.assert_close(loss.eval()(hidden, target), expected)
+    loss.reduction = "mean"
+    torch.testing.assert_close(loss.nll(hidden, target), expected.sum() / 5)
+
+
+def test_a_generator_in_a_checkpointed_region_is_an_error():
+    """The region is computed twice, with other samples the second time."""
+    from torch.utils.checkpoint import checkpoint
+
+    loss, (hidden, target) = double("nce"), batch(N)
+    value = checkpoint(loss, hidden, target, use_reentrant=False, generator=seeded())
+    with pytest.raises(RuntimeError, match="omit `generator`"):
+        value.backward()
+    gradients = []
+    for region in (partial(checkpoint, loss, use_reentrant=False), loss):
+        loss.zero_grad()
+        torch.manual_seed(1)
+        region(hidden, target).backward()
+        gradients.append(loss.weight.grad.clone())
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("kind", ["nce", "ranking", "importance"])
+def test_signatures_name_all_arguments(kind):
+    parameters = inspect.signature(LOSSES[kind]).parameters
+    assert {"shared_noise", "tied_weight", "sparse", "reduction", "ignore_index"} <= set(parameters)
+    assert not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
+
+
+def test_clip_grad_norm_of_sparse_gradients():
+    norms, clipped = [], []
+    for sparse in (False, True):
+        loss = double("nce", shared_noise=True, sparse=sparse)
+        loss(*batch(2, 3), generator=seeded()).backward()
+        norms.append(clip_grad_norm_(loss.parameters(), 0.1))
+        clipped.append([p.grad.to_dense() for p in loss.parameters()])
+    torch.testing.assert_close(*norms)
+    torch.testing.assert_close(*clipped)
+    torch.testing.assert_close(torch.cat([g.flatten() for g in clipped[1]]).norm().item(), 0.1)
+    assert clip_grad_norm_([torch.nn.Parameter(torch.zeros(1))], 1.0) == 0.0
+    with pytest.raises(ValueError, match="max_norm is 0"):
+        clip_grad_norm_([], 0)
 
 
 def test_noise_is_never_in_half_precision():
@@ -435,6 +571,32 @@ def test_torch_compile(options):
     assert loss.weight.grad is not None
     # different noise samples, but many of them
     torch.testing.assert_close(value, loss(hidden, target), rtol=0.05, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # raised by PyTorch
+@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("shared", [False, True])
+def test_torch_compile_with_changing_batch_sizes(kind, shared):
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    torch._dynamo.reset()
+    loss, counter = double(kind, shared_noise=shared), CompileCounterWithBackend("aot_eager")
+    compiled, frames = torch.compile(loss, backend=counter, fullgraph=True, dynamic=True), []
+    for size in (50, 33, 17, 8):
+        hidden, target = batch(size)
+        values, gradients = [], []
+        for function in (compiled, loss):
+            loss.zero_grad()
+            torch.manual_seed(1)
+            value = function(hidden, target)
+            value.backward()
+            values.append(value.detach())
+            gradients.append(loss.weight.grad.clone())
+        torch.testing.assert_close(*values)
+        torch.testing.assert_close(*gradients)
+        frames.append(counter.frame_count)
+    assert frames[1:] == [frames[1]] * 3  # no compilation after the second size
 
 
 # -- limits and statistics ---------------------------------------------------------------------------------------------
@@ -529,10 +691,6 @@ def test_invalid_batches_are_rejected(kind, training):
         loss(hidden, torch.tensor([0, V]))
     with pytest.raises(IndexError, match="target -1 is not"):
         loss(hidden, torch.tensor([0, -1]))
-    with pytest.raises(ValueError, match="the batch is empty"):
-        loss(torch.zeros(0, D), torch.zeros(0, dtype=torch.int64))
-    with pytest.raises(ValueError, match="every target is ignore_index, -100"):
-        loss(hidden, torch.tensor([-100, -100]))
     with pytest.raises(ValueError, match="NaN or infinity"):
         loss(torch.full((2, D), float("nan")), torch.tensor([0, 1]))
     with pytest.raises(ValueError, match=r"input is \(2, 4\) and target \(3,\)"):
@@ -556,9 +714,9 @@ def test_invalid_arguments_are_rejected():
         NCELoss(D, 3, [1.0, 1.0, 1.0], 0)
     with pytest.raises(ValueError, match="choose mean, sum or none"):
         NCELoss(D, 3, [1.0, 1.0, 1.0], reduction="median")
-    with pytest.raises(ValueError, match="weight is"):
-        NCELoss(D, 3, [1.0, 1.0, 1.0], weight=torch.nn.Parameter(torch.zeros(2, D)))
-    for name, tensor in (("weight", torch.zeros(3, D)), ("bias", torch.zeros(3))):
+    with pytest.raises(ValueError, match="tied_weight is"):
+        NCELoss(D, 3, [1.0, 1.0, 1.0], tied_weight=torch.nn.Parameter(torch.zeros(2, D)))
+    for name, tensor in (("tied_weight", torch.zeros(3, D)), ("bias", torch.zeros(3))):
         with pytest.raises(TypeError, match=f"{name} is a tensor and not an nn.Parameter"):
             NCELoss(D, 3, [1.0, 1.0, 1.0], **{name: tensor})
     for kind in (NCELoss, RankingNCELoss):

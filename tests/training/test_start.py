@@ -1,5 +1,6 @@
 """The start of a run: new directories, resuming, initial vectors, locks."""
 
+import json
 import os
 import shutil
 import signal
@@ -107,6 +108,17 @@ def test_resume_restores_a_lost_vocabulary(store, tmp_path):
     (tmp_path / "run" / run.VOCABULARY).unlink()
     train(store, tmp_path / "run", epochs=3, resume=True, **SMALL)
     LanguageModel.load(tmp_path / "run")
+
+
+def test_a_model_file_with_another_layout_is_written_again(store, tmp_path):
+    """The same header with other blanks has the same checksum. The result of a resumed run has the same bytes."""
+    train(store, tmp_path / "run", epochs=1, **SMALL)
+    path, before = tmp_path / "run" / run.MODEL, model_bytes(tmp_path / "run")
+    length = int.from_bytes(before[:8], "little")
+    head = json.dumps(json.loads(before[8 : 8 + length]), indent=1).encode()
+    path.write_bytes(len(head).to_bytes(8, "little") + head + before[8 + length :])
+    train(store, tmp_path / "run", epochs=1, resume=True, **SMALL)
+    assert model_bytes(tmp_path / "run") == before
 
 
 @pytest.mark.parametrize("name", [run.METRICS, run.MODEL])

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -48,7 +49,7 @@ examples:
 
 def run(arguments: argparse.Namespace) -> None:
     """Serve until the process is stopped."""
-    for package in ("starlette", "uvicorn"):
+    for package in ("starlette", "uvicorn", "httptools"):
         if find_spec(package) is None:
             raise MissingExtraError(f"{package} is not installed: pip install 'ncelm[serve]'")
     from ncelm.serve.app import Options
@@ -64,8 +65,23 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.host in ("0.0.0.0", "::") and not arguments.allowed_host:
         hosts = ("*",)  # the names of this machine are not known; the token protects it
     options = Options(token, tuple(hosts), tuple(arguments.cors_origin), not arguments.no_access_log)
+    for path in runs:
+        _wait_for_model(path)
     service = Service(runs, arguments.threads, batching=not arguments.no_batching)
     serve(service, options, arguments.host, arguments.port)
+
+
+def _wait_for_model(path: Path) -> None:
+    """Wait until a run that is being trained has a model: after its first epoch."""
+    from ncelm.io import run
+    from ncelm.io.files import is_locked
+
+    announced = False
+    while not (path / run.MODEL).exists() and is_locked(path / run.LOCK):
+        if not announced:
+            print(f"ncelm: {path} has no model before the first epoch of its training ends: waiting", file=sys.stderr)
+        announced = True
+        time.sleep(0.2)
 
 
 def _demo_runs(threads: int | None) -> list[Path]:

@@ -182,6 +182,27 @@ def exclusive_lock(path: Path, message: str) -> Iterator[None]:
         lock.release()
 
 
+def is_locked(path: Path) -> bool:
+    """Return whether another process holds the lock file `path`. False where locks are not supported."""
+    if not path.exists():
+        return False
+    try:
+        import fcntl
+
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (ImportError, OSError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # a file system without locks
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
 # -- JSON ------------------------------------------------------------------------------------------------------------
 
 

@@ -32,6 +32,7 @@ from ncelm.text.vocabulary import Vocabulary
 
 ARRAYS = {"word_begins": "int64", "sentences": "int32", "sentence_begins": "int64", "words": "int32"}
 BATCH_SENTENCES = 100_000  # whose words are counted in one call; bounds the memory
+BATCH_INDICES = 1 << 22  # counted in one call
 NO_VECTORS = "a PMI model has no word vectors: train an LSA model on the same store, with `ncelm lsa train`"
 
 
@@ -48,7 +49,7 @@ class Pmi:
 
     @classmethod
     def load(cls, path: Path | str) -> "Pmi":
-        """Map a run of `train_pmi` into memory. Validate that no index is out of range."""
+        """Map a run of `train_pmi` into memory. Validate that no index is out of range, and that both halves agree."""
         path = check_path("path", path)
         _, origin = description.read_kind(path, "pmi")
         arrays, _ = array_files.map_arrays(path / run.MODEL, ARRAYS)
@@ -60,6 +61,9 @@ class Pmi:
             and _are_offsets(model.sentence_begins, model.words.size)
             and _are_indices(model.sentences, sentences)
             and _are_indices(model.words, len(origin.vocabulary))
+            # both halves of the index describe the same pairs
+            and _have_counts(model.words, np.diff(model.word_begins))
+            and _have_counts(model.sentences, np.diff(model.sentence_begins))
         ):
             raise NcelmError(f"{path / run.MODEL} is damaged: restore it from a copy or train again")
         return model
@@ -149,6 +153,14 @@ def _are_offsets(offsets: np.ndarray, end: int) -> bool:
 
 def _are_indices(indices: np.ndarray, size: int) -> bool:
     return bool(indices.size and indices.min() >= 0 and indices.max() < size)
+
+
+def _have_counts(indices: np.ndarray, counts: np.ndarray) -> bool:
+    """Return whether each index i occurs counts[i] times."""
+    found = np.zeros(counts.size, np.int64)
+    for first in range(0, indices.size, BATCH_INDICES):  # bincount makes a copy
+        found += np.bincount(indices[first : first + BATCH_INDICES], minlength=counts.size)
+    return np.array_equal(found, counts)
 
 
 def train_pmi(store: TokenStore | Path | str, out: Path | str) -> Pmi:

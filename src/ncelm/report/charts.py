@@ -123,7 +123,8 @@ def ticks(low: float, high: float, most: int, whole: bool = False) -> list[float
         first, last = math.ceil(low / step), math.floor(high / step)
     else:
         first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(i * step, 12) for i in range(first, max(last, first) + 1)]
+    values = (i * step for i in range(first, max(last, first) + 1))
+    return [value if whole else float(f"{value:.12g}") for value in values]  # without rounding errors
 
 
 def log_ticks(low: float, high: float) -> list[float]:

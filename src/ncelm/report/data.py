@@ -24,7 +24,7 @@ from typing import Any, get_args
 from ncelm import __version__
 from ncelm.errors import NcelmError
 from ncelm.io import run
-from ncelm.io.files import is_finite_number, parse_json, read_bytes
+from ncelm.io.files import is_finite_number, is_locked, parse_json, read_bytes
 from ncelm.io.metrics import Metrics
 from ncelm.language_model import LanguageModel, load_scorer
 from ncelm.models import description
@@ -157,7 +157,10 @@ def _trained(path: Path, content: dict[str, Any], records: list[dict[str, Any]])
         where = f"epoch {records[-1].get('epoch')}, step {records[-1].get('step')}"
         data["notes"].append(f"Training diverged in {where}: {records[-1]['diverged']}.")
     elif not records or records[-1].get("finished") is not True:
-        data["notes"].append("Training is not finished: continue it with --resume.")
+        running = is_locked(path / run.LOCK)
+        data["notes"].append(
+            "Training is running." if running else "Training is not finished: continue it with --resume."
+        )
     if not epochs:
         return data
     last = epochs[-1]

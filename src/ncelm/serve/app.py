@@ -22,8 +22,18 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ncelm import __version__
 from ncelm.errors import NcelmError
 from ncelm.io.files import parse_json
-from ncelm.serve.completions import COMPLETIONS, complete_openai, describe_models, stream_openai
-from ncelm.serve.fields import Endpoint, RequestError, openapi, read_fields
+from ncelm.serve.completions import (
+    COMPLETIONS,
+    DETOKENIZE,
+    TOKENIZE,
+    complete_openai,
+    describe_models,
+    describe_tokenizer,
+    detokenize,
+    stream_openai,
+    tokenize,
+)
+from ncelm.serve.fields import Endpoint, Field, RequestError, openapi, read_fields
 from ncelm.serve.metrics import Metrics
 from ncelm.serve.service import Service, endpoints
 
@@ -79,6 +89,9 @@ def create_app(service: Service, options: Options | None = None) -> ASGIApp:
         Endpoint("/metrics", "Counters for Prometheus", method="GET"),
         Endpoint("/v1/models", "The models, as OpenAI lists them", method="GET"),
         Endpoint("/v1/completions", "Completions, as OpenAI has them", COMPLETIONS),
+        Endpoint("/tokenizer_info", "The special words, as vLLM returns them", method="GET"),
+        Endpoint("/tokenize", "The ids of the words of a text, as vLLM returns them", TOKENIZE),
+        Endpoint("/detokenize", "The words with these ids, as vLLM returns them", DETOKENIZE),
     ]
     document = openapi([*described.values(), *plain], __version__)
 
@@ -115,6 +128,9 @@ def create_app(service: Service, options: Options | None = None) -> ASGIApp:
         Route("/openapi.json", lambda request: JSONResponse(document)),
         Route("/v1/models", lambda request: JSONResponse(describe_models(service))),
         Route("/v1/completions", state.openai_endpoint, methods=["POST"]),
+        Route("/tokenizer_info", lambda request: JSONResponse(describe_tokenizer(service))),
+        Route("/tokenize", state.lenient_endpoint(TOKENIZE, tokenize), methods=["POST"]),
+        Route("/detokenize", state.lenient_endpoint(DETOKENIZE, detokenize), methods=["POST"]),
     ]
     middleware = [Middleware(TrustedHostMiddleware, allowed_hosts=list(options.allowed_hosts), www_redirect=False)]
     if options.cors_origins:
@@ -137,6 +153,7 @@ def create_app(service: Service, options: Options | None = None) -> ASGIApp:
             Exception: _internal_error,
         },
     )
+    app.router.redirect_slashes = False  # /score/ is an error, not a redirect
     paths = {route.path for route in routes}
     guarded = _Guard(app, metrics, options, paths)
     guarded.state = state
@@ -165,6 +182,20 @@ class _State:
             result = await self.limited(answer(values))
             self.metrics.words += sum(each.get("tokens", 0) for each in result.get("results", ()))
             return JSONResponse(result)
+
+        return handle
+
+    def lenient_endpoint(
+        self, fields: tuple[Field, ...], answer: Callable[[Service, dict[str, Any]], dict[str, Any]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        """Return the handler of an endpoint of another program's interface, which may have fields that are not used."""
+
+        async def handle(request: Request) -> Response:
+            values = read_fields(fields, await self.read_json(request), ignore_others=True)
+            (found,) = await self.limited(
+                self.service.batcher.run(None, lambda _: [answer(self.service, values)], [None], 1)
+            )
+            return JSONResponse(found)
 
         return handle
 
@@ -249,7 +280,8 @@ def _static(name: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _error(status: int, message: str) -> JSONResponse:
-    headers = {"retry-after": "1"} if status == 503 else None
+    # after 408, the rest of the body may still arrive: it is no request
+    headers = {503: {"retry-after": "1"}, 408: {"connection": "close"}}.get(status)
     return JSONResponse({"error": {"message": message, "type": "invalid_request_error"}}, status, headers)
 
 

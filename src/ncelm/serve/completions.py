@@ -1,14 +1,18 @@
 """OpenAI's `/v1/completions`, with `echo` and `logprobs`, so that programs for that interface work unchanged.
 
 Tokens are words. The text of a completion is the words of a sentence, joined like the training text. A prompt is one
-sentence; `finish_reason` is "stop" at the end of the sentence and "length" after `max_tokens` words.
+sentence; `finish_reason` is "stop" at the end of the sentence and "length" after `max_tokens` words. The word `</s>` in
+a prompt ends a sentence: each sentence is scored by itself, and the last one is completed.
+
+`/tokenizer_info`, `/tokenize` and `/detokenize` are those of vLLM: lm-evaluation-harness needs them to count words.
 """
 
 import json
 import math
+import re
 import time
 from collections.abc import AsyncIterator
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -16,7 +20,7 @@ import numpy as np
 from ncelm.language_model import LanguageModel, Tokens
 from ncelm.serve.fields import Field, RequestError, invalid
 from ncelm.serve.service import Service
-from ncelm.text.vocabulary import END
+from ncelm.text.vocabulary import END, UNKNOWN
 
 _numbers = count(1)
 
@@ -51,6 +55,40 @@ COMPLETIONS = (
     ),
     Field("seed", {"type": "integer", "minimum": 0, "maximum": 2**53}, "The seed of the random numbers.", 0),
 )
+
+TOKENIZE = (
+    Field("model", TEXT, "The name of the model; by default the first one."),
+    Field("prompt", TEXT, "A sentence. The word </s> is the end of a sentence.", required=True),
+)
+DETOKENIZE = (
+    Field("model", TEXT, "The name of the model; by default the first one."),
+    Field("tokens", {"type": "array", "items": {"type": "integer", "minimum": 0}, "maxItems": 20_000}, "Word ids.",
+          required=True),
+)  # fmt: skip
+
+
+def describe_tokenizer(service: Service) -> dict[str, Any]:
+    """Return the answer of /tokenizer_info: the special words of the first model."""
+    _, lm = service.model(None)
+    return {"tokenizer_class": "ncelm", "bos_token": END, "eos_token": END, "unk_token": UNKNOWN,
+            "vocab_size": len(lm.vocabulary)}  # fmt: skip
+
+
+def tokenize(service: Service, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of /tokenize: the ids of the words of a text."""
+    _, lm = service.model(values["model"])
+    ids: list[int] = []
+    for number, sentence in enumerate(re.split(rf"(?:(?<=\s)|^){END}(?=\s|$)", values["prompt"])):
+        if number:
+            ids.append(lm.vocabulary.end_id)
+        ids += lm.vocabulary.encode(lm.text.words(" ".join(sentence.split()))).tolist()
+    return {"count": len(ids), "max_model_len": service.limits.words, "tokens": ids}
+
+
+def detokenize(service: Service, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer of /detokenize: the words with these ids."""
+    _, lm = service.model(values["model"])
+    return {"prompt": " ".join(_words_of_ids(lm, values["tokens"]))}
 
 
 def describe_models(service: Service) -> dict[str, Any]:
@@ -94,9 +132,9 @@ async def stream_openai(service: Service, values: dict[str, Any]) -> AsyncIterat
         raise invalid("stream goes with one prompt, n = 1, and without echo and logprobs")
     identity, created = f"cmpl-{next(_numbers)}", int(time.time())
     request = {
-        "model": name, "prompt": Tokens(prompts[0]), "count": 1, "max_words": max(values["max_tokens"], 1), "top_k": 0,
-        "seed": values["seed"], "temperature": values["temperature"], "top_p": values["top_p"], "min_p": 0.0,
-        "repetition_penalty": 1.0,
+        "model": name, "prompt": _last_sentence(prompts[0]), "count": 1, "max_words": max(values["max_tokens"], 1),
+        "top_k": 0, "seed": values["seed"], "temperature": values["temperature"], "top_p": values["top_p"],
+        "min_p": 0.0, "repetition_penalty": 1.0,
     }  # fmt: skip
     stops, reason = _stops(values), "length"
     async for word in service.stream(request):
@@ -128,13 +166,37 @@ def _prompts(service: Service, lm: LanguageModel, values: dict[str, Any]) -> tup
         if isinstance(prompt, str):
             prompts.append(lm.text.words(" ".join(prompt.split())))
             continue
-        if max(prompt) >= len(lm.vocabulary):
-            raise invalid(f"prompt: the largest id of a word is {len(lm.vocabulary) - 1}")
-        prompts.append([lm.vocabulary.word(id) for id in prompt])
+        prompts.append(_words_of_ids(lm, prompt))
     cost = sum(len(prompt) + values["n"] * values["max_tokens"] for prompt in prompts) + 1
     if cost > service.limits.words:
         raise RequestError(413, f"the request has more than {service.limits.words} words: send it in parts")
     return prompts, cost
+
+
+def _words_of_ids(lm: LanguageModel, ids: list[int]) -> list[str]:
+    if max(ids, default=0) >= len(lm.vocabulary):
+        raise invalid(f"prompt: the largest id of a word is {len(lm.vocabulary) - 1}")
+    return [lm.vocabulary.word(id) for id in ids]
+
+
+def _last_sentence(words: list[str]) -> Tokens:
+    """Return the words after the last end of a sentence."""
+    ends = [place for place, word in enumerate(words) if word == END]
+    return Tokens(words[ends[-1] + 1 :] if ends else words)
+
+
+def _scores(lm: LanguageModel, words: list[str]) -> list[float]:
+    """Return log P of each word. `</s>` ends a sentence; sentences are independent."""
+    last = _last_sentence(words)
+    others, sentence = list[Tokens](), list[str]()
+    for word in words[: len(words) - len(last)]:
+        if word == END:
+            others.append(Tokens(sentence))
+            sentence = []
+        else:
+            sentence.append(word)
+    scored = [*chain.from_iterable(lm.full_scores_of(others)), *lm.full_scores(last, end=False)]
+    return [word.log_probability for word in scored]
 
 
 def _choices(lm: LanguageModel, prompts: list[list[str]], values: dict[str, Any]) -> list[dict[str, Any]]:
@@ -143,13 +205,16 @@ def _choices(lm: LanguageModel, prompts: list[list[str]], values: dict[str, Any]
     sentences: list[list[tuple[str, float]]] = [[] for _ in range(len(prompts) * values["n"])]
     if wanted:
         options = {"seed": values["seed"], "temperature": values["temperature"], "top_p": values["top_p"]}
-        for drawn in lm.stream([Tokens(prompt) for prompt in prompts], values["n"], max_words=wanted, **options):
+        for drawn in lm.stream(
+            [_last_sentence(prompt) for prompt in prompts], values["n"], max_words=wanted, **options
+        ):
             sentences[drawn.sentence].append((drawn.word, drawn.log_probability))
     found = []
     for index, words in enumerate(sentences):
         ends = [place for place, (word, _) in enumerate(words) if word == END or word in stops]
         kept, reason = (words[: ends[0]], "stop") if ends else (words, "length")
-        found.append(_choice(lm, index, prompts[index // values["n"]], kept, reason, values))
+        end = words[ends[0] : ends[0] + 1] if ends and words[ends[0]][0] == END else []
+        found.append(_choice(lm, index, prompts[index // values["n"]], kept, end, reason, values))
     return found
 
 
@@ -158,16 +223,21 @@ def _choice(
     index: int,
     prompt: list[str],
     words: list[tuple[str, float]],
+    end: list[tuple[str, float]],
     reason: str,
     values: dict[str, Any],
 ) -> dict[str, Any]:
+    """Return a choice. If the sentence has ended, its end is no part of the text, but has a log-probability.
+
+    (Clients that ask for one word after an echoed prompt leave out the last log-probability: there must be one.)
+    """
     spelled = [word for word, _ in words]
     shown = [*prompt, *spelled] if values["echo"] else spelled
     choice: dict[str, Any] = {
         "index": index, "text": " ".join(shown), "finish_reason": reason, "logprobs": None, "tokens": len(words),
     }  # fmt: skip
     if values["logprobs"] is not None:
-        choice["logprobs"] = _log_probabilities(lm, prompt, words, values["echo"], values["logprobs"])
+        choice["logprobs"] = _log_probabilities(lm, prompt, [*words, *end], values["echo"], values["logprobs"])
     return choice
 
 
@@ -178,8 +248,7 @@ def _log_probabilities(
     values = [value for _, value in words]
     spelled = [word for word, _ in words]
     if echo:
-        scored = lm.full_scores(Tokens(prompt), end=False)
-        values = [*(word.log_probability for word in scored), *values]
+        values = [*_scores(lm, prompt), *values]
         spelled = [*prompt, *spelled]
     first = 0 if echo else len(prompt)
     everything = [*prompt, *(word for word, _ in words)]
@@ -193,5 +262,5 @@ def _log_probabilities(
 
 
 def _best(lm: LanguageModel, before: list[str], n: int) -> list[tuple[str, float]]:
-    logs = lm.distribution(Tokens(before))
+    logs = lm.distribution(_last_sentence(before))
     return [(lm.vocabulary.word(int(i)), float(logs[i])) for i in np.argsort(-logs, kind="stable")[:n]]

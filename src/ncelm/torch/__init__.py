@@ -4,7 +4,7 @@ from ncelm.torch import NCELoss
 
 loss = NCELoss(in_features=256, num_classes=500_000, noise=class_counts, num_noise=25)
 loss(hidden, target).backward()  # training: the cost does not depend on the number of classes
-loss.eval()(hidden, target)  # evaluation: the exact negative log-likelihood
+loss.nll(hidden, target)  # the exact negative log-likelihood
 """
 
 from ncelm.errors import MissingExtraError
@@ -18,6 +18,7 @@ from ncelm.torch.losses import (
     ImportanceSamplingLoss,
     NCELoss,
     RankingNCELoss,
+    clip_grad_norm_,
     importance_sampling_loss,
     log_z_penalty,
     nce_loss,
@@ -31,6 +32,7 @@ __all__ = [
     "NCELoss",
     "Noise",
     "RankingNCELoss",
+    "clip_grad_norm_",
     "importance_sampling_loss",
     "log_z_penalty",
     "nce_loss",

@@ -105,7 +105,7 @@ def _sampled(
         noise,
         samples,
         shared_noise=shared_noise,
-        weight=model.output_weight,
+        tied_weight=model.output_weight,
         bias=model.biases,
         sparse=model.sparse,
         reduction="sum",

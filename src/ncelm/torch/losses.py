@@ -5,11 +5,12 @@ probabilities of any model and do not sample. `ncelm.losses.functions` has the s
 
 The modules (`NCELoss`, `RankingNCELoss`, `ImportanceSamplingLoss`) own the output layer, like
 `torch.nn.AdaptiveLogSoftmaxWithLoss`: hidden vectors and targets in, loss out. In training mode they draw noise samples
-and do not sum over the classes. In evaluation mode they return the exact negative log-likelihood.
+and do not sum over the classes. `nll` returns the exact negative log-likelihood in any mode, and a call does so in
+evaluation mode.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal
 
@@ -129,6 +130,10 @@ def importance_sampling_loss(
 ) -> tuple[Tensor, Tensor]:
     """Return the importance-sampling estimate of −log P (Mnih & Teh 2012, Eq. 5) and the effective sample sizes.
 
+    This is not the sampled softmax. The denominator is the mean over the samples alone: the target is in it only if it
+    was drawn. The loss has no lower bound, and training with few samples diverges easily. For a softmax over the target
+    and the samples, with the correction by log Q, use `ranking_nce_loss`.
+
     Args:
         target_scores (Tensor): s(w, h) of the targets, not normalized, (…).
         sample_scores (Tensor): s(w, h) of k samples per example, (…, k).
@@ -185,7 +190,7 @@ class _SampledLoss(nn.Module):
         *,
         shared_noise: bool = False,
         bias: bool | nn.Parameter = True,
-        weight: nn.Parameter | None = None,
+        tied_weight: nn.Parameter | None = None,
         sparse: bool = False,
         reduction: Reduction = "mean",
         ignore_index: int = -100,
@@ -194,6 +199,7 @@ class _SampledLoss(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        self._tied: set[str] = set()  # parameters that belong to the caller
         if reduction not in ("mean", "sum", "none"):
             raise ValueError(f"reduction is {reduction!r}: choose mean, sum or none")
         if num_noise < 1:
@@ -206,29 +212,45 @@ class _SampledLoss(nn.Module):
         self.noise = noise if isinstance(noise, Noise) else Noise(noise, **factory)
         if self.noise.num_classes != num_classes:
             raise ValueError(f"the noise is over {self.noise.num_classes} classes, and num_classes is {num_classes}")
-        for name, given in (("weight", weight), ("bias", bias)):
+        for name, given in (("tied_weight", tied_weight), ("bias", bias)):
             if isinstance(given, Tensor) and not isinstance(given, nn.Parameter):
                 raise TypeError(f"{name} is a tensor and not an nn.Parameter, so it would not be trained: give one")
         if shared_noise and isinstance(self.noise, BigramNoise):
             raise ValueError("shared_noise goes with any noise but bigram, which depends on the previous word")
-        if weight is not None and (weight.dim() != 2 or len(weight) < num_classes or weight.shape[1] != in_features):
-            raise ValueError(f"weight is {tuple(weight.shape)}: it must be ({num_classes} or more, {in_features})")
-        self.weight = nn.Parameter(torch.empty(num_classes, in_features, **factory)) if weight is None else weight
+        if tied_weight is None:
+            tied_weight = nn.Parameter(torch.empty(num_classes, in_features, **factory))
+            created = {"weight"}
+        else:
+            created = set()
+            shape = tuple(tied_weight.shape)
+            if len(shape) != 2 or shape[0] < num_classes or shape[1] != in_features:
+                raise ValueError(f"tied_weight is {shape}: it must be ({num_classes} or more, {in_features})")
+        self.weight = tied_weight
         if isinstance(bias, nn.Parameter):
             if bias.shape != (num_classes,):
                 raise ValueError(f"bias is {tuple(bias.shape)}: it must be ({num_classes},)")
             self.bias = bias
         else:
             self.register_parameter("bias", nn.Parameter(torch.empty(num_classes, **factory)) if bias else None)
-        self._given = [parameter for parameter in (weight, bias) if isinstance(parameter, nn.Parameter)]
+            created.add("bias")
+        self._tied -= created
         self.reset_parameters()
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        """Add a parameter. One that is assigned later (`loss.weight = embedding.weight`) belongs to the caller."""
+        super().register_parameter(name, param)
+        self._tied.add(name)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialize weights uniformly and biases to log Pn; parameters given by the caller keep their values."""
-        if not any(self.weight is given for given in self._given):
+        """Initialize weights uniformly and biases to log Pn; parameters given by the caller keep their values.
+
+        After construction on the meta device and `to_empty`, this also fills the tables of the noise.
+        """
+        self.noise.reset_parameters()
+        if "weight" not in self._tied:
             nn.init.uniform_(self.weight, -(self.in_features**-0.5), self.in_features**-0.5)
-        if self.bias is not None and not any(self.bias is given for given in self._given):
+        if self.bias is not None and "bias" not in self._tied:
             self.bias.copy_(self.noise.log_probabilities)
 
     # -- exact distribution -------------------------------------------------------------------------------------------
@@ -244,6 +266,19 @@ class _SampledLoss(nn.Module):
             flat = input.reshape(-1, self.in_features)
             best = [self._all_scores(rows).argmax(-1) for rows in flat.split(self._exact_rows)]
         return torch.cat(best).view(input.shape[:-1])
+
+    def nll(self, input: Tensor, target: Tensor) -> Tensor:
+        """Return the exact negative log-likelihood −log P, in training and in evaluation mode.
+
+        The exponential of its mean is a perplexity.
+
+        Args:
+            input (Tensor): hidden vectors, (…, in_features).
+            target (Tensor): class indices, (…).
+        """
+        flat, targets, counted = self._prepare(input, target)
+        with _full_precision(input):
+            return self._reduced(self._exact(flat, targets), counted, target)
 
     def _all_scores(self, input: Tensor) -> Tensor:
         dtype, table = _score_dtype(self.weight), self.weight[: self.num_classes]
@@ -271,16 +306,30 @@ class _SampledLoss(nn.Module):
         sampled_losses: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor],
     ) -> Tensor:
         """Return the reduced loss: exact in evaluation mode, otherwise `sampled_losses` of scores and log Pn, (N,)."""
+        if not self.training:
+            return self.nll(input, target)
+        if generator is not None and torch._C._current_graph_task_id() != -1:
+            raise RuntimeError(
+                "a checkpointed region is computed again during the backward pass, where the generator gives other "
+                "samples: omit `generator` and use torch.manual_seed, or keep the loss out of checkpoint()"
+            )
         flat, targets, counted = self._prepare(input, target)
         with _full_precision(input):
-            if self.training:
-                losses = sampled_losses(*self._sampled_scores(flat, targets, before, generator))
-            else:
-                losses = self._exact(flat, targets)
-            losses = torch.where(counted, losses, 0.0)
-            if self.reduction == "none":
+            losses = sampled_losses(*self._sampled_scores(flat, targets, before, generator))
+            return self._reduced(losses, counted, target)
+
+    def _reduced(self, losses: Tensor, counted: Tensor, target: Tensor) -> Tensor:
+        """Return the reduced losses. The mean over no targets is 0, with a gradient of zeros.
+
+        NaN, as in torch, would destroy the parameters; an error on one rank would block the others.
+        """
+        losses = torch.where(counted, losses, 0.0)
+        match self.reduction:
+            case "none":
                 return losses.view(target.shape)
-            return losses.sum() / counted.sum() if self.reduction == "mean" else losses.sum()
+            case "sum":
+                return losses.sum()
+        return losses.sum() / counted.sum().clamp(min=1)
 
     def _prepare(self, input: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return validated input (N, d), targets (N,) with 0 for ignored ones, and the mask of the others, (N,)."""
@@ -300,9 +349,6 @@ class _SampledLoss(nn.Module):
         return flat.masked_fill(~counted.unsqueeze(1), 0.0), targets.masked_fill(~counted, 0), counted
 
     def _check(self, input: Tensor, targets: Tensor, counted: Tensor) -> None:
-        if self.reduction == "mean" and not bool(counted.any()):
-            reason = "the batch is empty" if len(targets) == 0 else f"every target is ignore_index, {self.ignore_index}"
-            raise ValueError(f"the mean is over no targets: {reason}")
         outside = targets[counted & ((targets < 0) | (targets >= self.num_classes))]
         if len(outside):
             raise IndexError(f"target {int(outside[0])} is not a class: they are 0 to {self.num_classes - 1}")
@@ -357,8 +403,12 @@ class NCELoss(_SampledLoss):
     """Linear output layer trained by noise-contrastive estimation (Mnih & Teh 2012); exact in evaluation mode.
 
     In training mode the cost of a step does not depend on `num_classes`, if `sparse=True` and the optimizer supports
-    sparse gradients (SGD, Adagrad, SparseAdam). Otherwise the gradient of the weight is a dense tensor of its size. In
-    evaluation mode the same call returns the exact negative log-likelihood.
+    sparse gradients (SGD, Adagrad, SparseAdam). Otherwise the gradient of the weight is a dense tensor of its size.
+    `nll` returns the exact negative log-likelihood. So does the call itself in evaluation mode; a loss that is not part
+    of the model is not switched by ``model.eval()``, so use `nll` for everything that you report.
+
+    The mean over a batch without targets (empty, or all of them ignored) is 0 with a gradient of zeros, so that one
+    worker of several may have such a batch.
 
     Args:
         in_features (int): size of a hidden vector, d.
@@ -374,8 +424,8 @@ class NCELoss(_SampledLoss):
         log_z_penalty (float): coefficient of the squared log-normalizer; see `log_z_penalty`. Default: 0.
         bias (bool or nn.Parameter): whether classes have biases, or the biases, (V,). New biases are initialized to
             log Pn, so that training starts from the noise distribution. Default: ``True``.
-        weight (nn.Parameter): weight to use, (V, d), such as that of the input embedding; rows beyond V are not used.
-            Default: a new one.
+        tied_weight (nn.Parameter): weight to use, (V, d), such as that of the input embedding; rows beyond V are not
+            used. Default: a new one.
         sparse (bool): whether the gradients of weight and bias are sparse. Default: ``False``.
         reduction (str): "mean" over the targets that are not ignored, "sum" or "none". Default: "mean".
         ignore_index (int): targets of this value are ignored. Default: -100.
@@ -391,7 +441,7 @@ class NCELoss(_SampledLoss):
         >>> loss = NCELoss(8, 1000, noise=torch.ones(1000), num_noise=10)
         >>> hidden, target = torch.randn(4, 7, 8, requires_grad=True), torch.randint(1000, (4, 7))
         >>> loss(hidden, target).backward()
-        >>> loss.eval()(hidden, target).exp() < 2000  # a perplexity
+        >>> loss.nll(hidden, target).exp() < 2000  # a perplexity
         tensor(True)
     """
 
@@ -407,9 +457,31 @@ class NCELoss(_SampledLoss):
         normalizer: Normalizer = "fixed",
         num_contexts: int = 0,
         log_z_penalty: float = 0.0,
-        **options: Any,
+        shared_noise: bool = False,
+        bias: bool | nn.Parameter = True,
+        tied_weight: nn.Parameter | None = None,
+        sparse: bool = False,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        validate: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(in_features, num_classes, noise, num_noise, **options)
+        super().__init__(
+            in_features,
+            num_classes,
+            noise,
+            num_noise,
+            shared_noise=shared_noise,
+            bias=bias,
+            tied_weight=tied_weight,
+            sparse=sparse,
+            reduction=reduction,
+            ignore_index=ignore_index,
+            validate=validate,
+            device=device,
+            dtype=dtype,
+        )
         if normalizer not in ("fixed", "scalar", "context"):
             raise ValueError(f"normalizer is {normalizer!r}: choose fixed, scalar or context")
         if (normalizer == "context") != (num_contexts > 0):
@@ -420,6 +492,14 @@ class NCELoss(_SampledLoss):
         if normalizer != "fixed":
             constants = nn.Parameter(self.weight.new_zeros(max(num_contexts, 1)))
         self.register_parameter("log_normalizer", constants)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Initialize weights, biases and learned log-normalizers, which are 0; see the base class."""
+        super().reset_parameters()
+        log_normalizer = self._parameters.get("log_normalizer")
+        if log_normalizer is not None:  # it is not registered yet at construction
+            log_normalizer.zero_()
 
     def forward(
         self,
@@ -437,7 +517,8 @@ class NCELoss(_SampledLoss):
             target (Tensor): class indices, (…).
             before (Tensor): previous words, (…), for bigram noise.
             context_ids (Tensor): indices of contexts, (…), for normalizer="context".
-            generator (torch.Generator): source of the noise samples.
+            generator (torch.Generator): source of the noise samples; not with torch.compile(fullgraph=True) and not in
+                torch.utils.checkpoint, which compute with torch's global generator.
         """
 
         def losses(target_scores: Tensor, noise_scores: Tensor, target_noise: Tensor, noise_noise: Tensor) -> Tensor:
@@ -487,9 +568,31 @@ class RankingNCELoss(_SampledLoss):
         num_noise: int = 25,
         *,
         log_z_penalty: float = 0.0,
-        **options: Any,
+        shared_noise: bool = False,
+        bias: bool | nn.Parameter = True,
+        tied_weight: nn.Parameter | None = None,
+        sparse: bool = False,
+        reduction: Reduction = "mean",
+        ignore_index: int = -100,
+        validate: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
     ) -> None:
-        super().__init__(in_features, num_classes, noise, num_noise, **options)
+        super().__init__(
+            in_features,
+            num_classes,
+            noise,
+            num_noise,
+            shared_noise=shared_noise,
+            bias=bias,
+            tied_weight=tied_weight,
+            sparse=sparse,
+            reduction=reduction,
+            ignore_index=ignore_index,
+            validate=validate,
+            device=device,
+            dtype=dtype,
+        )
         self.log_z_penalty = _checked_penalty(log_z_penalty)
 
     def forward(
@@ -512,8 +615,10 @@ class RankingNCELoss(_SampledLoss):
 class ImportanceSamplingLoss(_SampledLoss):
     """Linear output layer trained by importance sampling (Mnih & Teh 2012, Eq. 5); exact in evaluation mode.
 
-    This is a baseline: NCE is more stable. The noise is the proposal. After a training step, `effective_samples` is the
-    effective sample size of each example, (…). Near 1 a single sample dominates, and the gradient has a large variance.
+    This is a baseline, and not the sampled softmax: the target is not in the denominator. NCE is more stable; the
+    softmax over the target and the samples is `RankingNCELoss`. The noise is the proposal. After a training step,
+    `effective_samples` is the effective sample size of each example, (…). Near 1 a single sample dominates, and the
+    gradient has a large variance.
 
     The arguments and the shapes are those of `NCELoss`, without `normalizer`, `num_contexts` and
     `log_z_penalty`.
@@ -537,6 +642,39 @@ class ImportanceSamplingLoss(_SampledLoss):
             return found
 
         return self._loss(input, target, before, generator, losses)
+
+
+@torch.no_grad()
+def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+    """Scale gradients, sparse ones too, so that their total norm is at most `max_norm`; return the former norm.
+
+    `torch.nn.utils.clip_grad_norm_` rejects sparse gradients. Sparse gradients are coalesced: a row counts once, with
+    the sum of its entries.
+
+    Args:
+        parameters (iterable of Tensor): parameters with gradients.
+        max_norm (float): largest total norm.
+
+    Examples:
+        >>> weight = nn.Parameter(torch.zeros(2))
+        >>> weight.grad = torch.tensor([3.0, 4.0])
+        >>> clip_grad_norm_([weight], 1.0), weight.grad
+        (tensor(5.), tensor([0.6000, 0.8000]))
+    """
+    if not max_norm > 0.0:
+        raise ValueError(f"max_norm is {max_norm}: give a positive number")
+    values = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+        values.append(parameter.grad._values() if parameter.grad.is_sparse else parameter.grad)
+    total = torch.stack([value.norm() for value in values]).norm() if values else torch.zeros(())
+    scale = (max_norm / total).clamp(max=1.0)
+    for value in values:
+        value.mul_(scale)
+    return total
 
 
 def _checked_penalty(coefficient: float) -> float:

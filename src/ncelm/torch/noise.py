@@ -1,4 +1,7 @@
-"""Noise distributions as modules: sampled on the device of the model, and saved in its state_dict."""
+"""Noise distributions as modules, sampled on the device of the model.
+
+The tables of a distribution are not in the state_dict: the distribution is the one given at construction.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Self, TypeAlias
@@ -33,14 +36,49 @@ class Noise(nn.Module):
 
     def __init__(self, weights: Weights | core.Noise, *, device: Any = None, dtype: torch.dtype | None = None) -> None:
         super().__init__()
+        self._pending: dict[str, np.ndarray] = {}  # values of tables on the meta device
         if isinstance(weights, Tensor):
             weights = weights.detach().to("cpu", torch.float64).numpy()
         known = weights if isinstance(weights, core.Noise) else core.Noise.from_probabilities(np.asarray(weights))
         precise = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
-        factory: dict[str, Any] = {"device": device, "dtype": precise}
-        self.register_buffer("log_probabilities", torch.tensor(known.log_probabilities, **factory))
-        self.register_buffer("keep", torch.tensor(known.threshold / 2.0**32, **factory))
-        self.register_buffer("alias", torch.tensor(known.alias, dtype=torch.int64, device=device))
+        self._register("log_probabilities", known.log_probabilities, precise, device)
+        self._register("keep", known.threshold / 2.0**32, precise, device)
+        self._register("alias", known.alias, torch.int64, device)
+
+    def _register(self, name: str, values: np.ndarray | float, dtype: torch.dtype, device: Any) -> None:
+        """Register a buffer. Its values are kept while it has none, on the meta device."""
+        buffer = torch.tensor(values, dtype=dtype, device=device)
+        self.register_buffer(name, buffer, persistent=False)
+        if buffer.is_meta:
+            self._pending[name] = np.asarray(values)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Fill the tables after `to_empty`, if the module was created on the meta device."""
+        for name, values in self._pending.items():
+            getattr(self, name).copy_(torch.tensor(values))
+        if not self.alias.is_meta:
+            self._pending.clear()
+
+    def _load_from_state_dict(
+        self,
+        state_dict: dict[str, Any],
+        prefix: str,
+        metadata: Any,
+        strict: bool,
+        missing: Any,
+        unexpected: Any,
+        errors: list[str],
+    ) -> None:
+        """Compare the tables of a checkpoint of ncelm 0.1, which has them, with these."""
+        for name, buffer in self.named_buffers(recurse=False):
+            saved = state_dict.pop(prefix + name, None)
+            if saved is not None and not buffer.is_meta and not _agree(saved, buffer):
+                errors.append(
+                    f"the checkpoint was trained with another noise distribution ({prefix}{name} differs): "
+                    "construct the loss with the same noise, or remove the entries of the noise from the checkpoint"
+                )
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move to another device or dtype, except to half precision, whose error of log Pn is about 1 %."""
@@ -65,9 +103,9 @@ class Noise(nn.Module):
         self, shape: tuple[int, ...], before: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
         """Return classes drawn with replacement, on the device of the buffers; `before` is ignored."""
-        device = self.alias.device
-        column = torch.randint(self.num_classes, shape, device=device, generator=generator)
-        uniform = torch.rand(shape, device=device, dtype=self.keep.dtype, generator=generator)
+        options = _random_options(self.alias, generator)
+        column = torch.randint(self.num_classes, shape, **options)
+        uniform = torch.rand(shape, dtype=self.keep.dtype, **options)
         return torch.where(uniform < self.keep[column], column, self.alias[column])
 
     def extra_repr(self) -> str:
@@ -89,10 +127,9 @@ class BigramNoise(Noise):
 
     def __init__(self, known: core.BigramNoise, *, device: Any = None, dtype: torch.dtype | None = None) -> None:
         super().__init__(known.unigram, device=device, dtype=dtype)
-        self.register_buffer("smoothing", torch.tensor(known.smoothing, dtype=torch.float64, device=device))
+        self._register("smoothing", known.smoothing, torch.float64, device)
         before = np.repeat(np.arange(known.offsets.size - 1), np.diff(known.offsets))
-        pairs = torch.from_numpy(before * self.num_classes + known.followers)
-        self.register_buffer("pairs", pairs.to(device))
+        self._register("pairs", before * self.num_classes + known.followers, torch.int64, device)
 
     def _bigrams(self, first: Tensor) -> tuple[Tensor, Tensor]:
         """Return the first index of v's bigrams in `pairs`, and their number n(v), for `first` = v V."""
@@ -114,10 +151,26 @@ class BigramNoise(Noise):
         """Return words drawn from Pn(·|v): a follower of v in the training text, or a word from the unigram."""
         begin, n = self._bigrams(_required(before).expand(shape).contiguous() * self.num_classes)
         # float64: float32 cannot index a text of a billion words
-        uniform = torch.rand(shape, device=n.device, dtype=torch.float64, generator=generator) * (n + self.smoothing)
+        uniform = torch.rand(shape, dtype=torch.float64, **_random_options(n, generator)) * (n + self.smoothing)
         index = begin + torch.minimum(uniform.long(), (n - 1).clamp(min=0))
         follower = self.pairs[index.clamp(max=len(self.pairs) - 1)] % self.num_classes
         return torch.where(uniform < n, follower, super().sample(shape, generator=generator))
+
+
+def _random_options(like: Tensor, generator: torch.Generator | None) -> dict[str, Any]:
+    """Return the options of a random function. torch.compile does not accept `generator=None` with dynamic shapes."""
+    return {"device": like.device} if generator is None else {"device": like.device, "generator": generator}
+
+
+def _agree(saved: Any, buffer: Tensor) -> bool:
+    """Return whether a table of a checkpoint is this one, up to rounding."""
+    if not isinstance(saved, Tensor) or saved.shape != buffer.shape:
+        return False
+    return (
+        torch.allclose(saved.to(buffer), buffer)
+        if buffer.is_floating_point()
+        else torch.equal(saved.to(buffer), buffer)
+    )
 
 
 def _required(before: Tensor | None) -> Tensor:

@@ -133,6 +133,11 @@ def write_checkpoint(path: Path, snapshot: Snapshot, with_carried: bool) -> None
     array_files.write_arrays(path, arrays, {"checkpoint": VERSION, "state": asdict(snapshot.state)})
 
 
+def write_model(path: Path, parameters: Arrays, architecture: Architecture) -> None:
+    """Write the parameters of a model, without the state of training."""
+    array_files.write_arrays(path, parameters, {"kind": architecture})
+
+
 def read_checkpoint(path: Path, shapes: SnapshotShapes) -> tuple[Arrays, TrainingState]:
     """Return the arrays of a checkpoint, by their names since version 2, and its state.
 

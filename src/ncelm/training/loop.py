@@ -25,7 +25,7 @@ from ncelm.text.store import TokenStore
 from ncelm.training import diagnostics, recipes
 from ncelm.training.adaptive import Choice, choose
 from ncelm.training.backend import Engine, TrainedModel, memory_bytes
-from ncelm.training.checkpoint import Snapshot, former_config, write_checkpoint
+from ncelm.training.checkpoint import Snapshot, former_config, write_checkpoint, write_model
 from ncelm.training.config import ImportanceSampling, TrainConfig
 from ncelm.training.diagnostics import Divergence, WeightTrace
 from ncelm.training.reduction import LossReduction
@@ -327,7 +327,7 @@ class Loop:
         if best:
             state.best_epoch = state.epoch
             if group.rank == 0:
-                array_files.write_arrays(setup.out / run.MODEL, parameters, {"kind": setup.config.model.architecture})
+                write_model(setup.out / run.MODEL, parameters, setup.config.model.architecture)
         record |= {"best_epoch": state.best_epoch, "finished": finished}
         self.last_record = record
         if group.rank == 0:

@@ -23,6 +23,7 @@ from ncelm.training.checkpoint import (
     not_a_checkpoint,
     read_checkpoint,
     restore_carried,
+    write_model,
 )
 from ncelm.training.diagnostics import Divergence
 from ncelm.training.schedule import ScheduleState
@@ -141,7 +142,10 @@ def restore(setup: Setup) -> Snapshot:
         snapshot.carried = restore_carried(arrays, setup.shapes.carried, path)
     Metrics(setup.out / run.METRICS).truncate(state.metrics_bytes, state.metrics_sha256)
     if state.best_epoch:  # the best model so far may be the result
-        array_files.read_parameters(setup.out / run.MODEL, setup.shapes.parameters)
+        model = setup.out / run.MODEL
+        best = array_files.read_parameters(model, setup.shapes.parameters)
+        # a header with other blanks or another order is valid too: written again, the result has the same bytes
+        write_model(model, best, setup.config.model.architecture)
     setup.store.vocabulary.save(setup.out / run.VOCABULARY)  # in case it was lost
     return snapshot
 

@@ -24,7 +24,7 @@ SCORE_PER_PRODUCT, SCORE_PER_WORD = 0.016, 0.3  # exact scoring with AVX2, per m
 TRAIN_PER_DIMENSION = 12.0  # of training, per dimension and word of text, and in addition:
 PER_POSITION, PER_MATRIX_ROW = 0.45, 0.017  # per context word; per row of its matrix, if it is full
 PER_SAMPLE, PER_SHARED_SAMPLE, PER_SHARED_UPDATE = 0.09, 0.025, 2.6  # per noise sample; per update of a shared one
-PYTORCH_FACTOR = 3.0  # training with PyTorch takes longer by this factor
+PYTORCH_FACTOR, PYTORCH_SCORE_FACTOR = 3.0, 5.0  # training and scoring with PyTorch take longer by these factors
 
 
 def sample_size(config: TrainConfig, vocabulary_size: int, train_words: int, valid_words: int) -> int:
@@ -39,7 +39,8 @@ def sample_size(config: TrainConfig, vocabulary_size: int, train_words: int, val
 
 def score_cost(config: TrainConfig, vocabulary_size: int) -> float:
     """Return the estimated time of one exact log-probability, in nanoseconds on one thread."""
-    return vocabulary_size * (SCORE_PER_PRODUCT * config.model.dim + SCORE_PER_WORD)
+    cost = vocabulary_size * (SCORE_PER_PRODUCT * config.model.dim + SCORE_PER_WORD)
+    return cost * (PYTORCH_SCORE_FACTOR if config.backend == "torch" else 1.0)
 
 
 def train_cost(config: TrainConfig, vocabulary_size: int) -> float:
