@@ -330,7 +330,7 @@ def test_modules_equal_the_functions_of_their_scores(kind, shared):
 
 @pytest.mark.parametrize("kind", LOSSES)
 def test_evaluation_mode_returns_the_exact_negative_log_likelihood(kind, monkeypatch):
-    monkeypatch.setattr("ncelm.torch.losses.EXACT_SCORES", 2 * V)  # two rows at a time
+    monkeypatch.setattr("ncelm.torch.exact.BLOCK_SCORES", 2 * V)  # two rows at a time
     loss = double(kind).eval()
     hidden, target = batch(3, N)
     scores = hidden @ loss.weight.T + loss.bias

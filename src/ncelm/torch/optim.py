@@ -1,0 +1,118 @@
+"""Optimizers and gradient clipping for tables with sparse gradients."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class RowwiseAdagrad(torch.optim.Optimizer):
+    """Adagrad with one accumulator per row of a table, for sparse and dense gradients.
+
+    The accumulator of a row grows by the mean square of its gradient g, (d,), and the row changes by
+    −lr · g / (√accumulator + eps). The state of a table (V, d) has V numbers instead of V d, and rows without a
+    gradient are not touched. For vectors, such as biases, this is Adagrad.
+
+    Args:
+        params (iterable): parameters or parameter groups.
+        lr (float): learning rate. Default: 0.1.
+        eps (float): added to the root of the accumulator. Default: 1e-8.
+        initial_accumulator_value (float): Default: 0.
+
+    Examples:
+        >>> table = torch.nn.Embedding(5, 2, sparse=True)
+        >>> optimizer = RowwiseAdagrad(table.parameters(), lr=0.1)
+        >>> table(torch.tensor([1, 3])).sum().backward()
+        >>> _ = optimizer.step()
+        >>> optimizer.state[table.weight]["sum"]
+        tensor([0., 1., 0., 1., 0.])
+    """
+
+    def __init__(
+        self, params: Any, lr: float = 0.1, *, eps: float = 1e-8, initial_accumulator_value: float = 0.0
+    ) -> None:
+        for name, value in (("lr", lr), ("eps", eps), ("initial_accumulator_value", initial_accumulator_value)):
+            if not 0.0 <= value < float("inf"):
+                raise ValueError(f"{name} is {value}: give a number that is not negative")
+        defaults = {"lr": lr, "eps": eps, "initial_accumulator_value": initial_accumulator_value}
+        super().__init__(params, defaults)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters that have gradients; return what `closure` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+        return loss
+
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[parameter]
+        if "sum" not in state:
+            first = group["initial_accumulator_value"]
+            state["sum"] = parameter.new_full(parameter.shape[:1], first)  # (V,)
+        accumulator = state["sum"]
+        if not gradient.is_sparse:
+            accumulator += _mean_square(gradient)
+            parameter -= group["lr"] * gradient / _column(accumulator.sqrt() + group["eps"], gradient)
+            return
+        rows, values = _summed(gradient)
+        totals = accumulator.index_select(0, rows) + _mean_square(values)
+        accumulator.index_copy_(0, rows, totals)
+        steps = values / _column(totals.sqrt() + group["eps"], values)
+        change = torch.sparse_coo_tensor(rows.unsqueeze(0), steps, gradient.shape, check_invariants=False)
+        parameter.add_(change, alpha=-group["lr"])  # for matrices index_add_ is several times slower
+
+
+def _summed(gradient: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rows of a sparse gradient, each once, and their gradients."""
+    summed = gradient.coalesce()
+    return summed.indices()[0], summed.values()
+
+
+def _mean_square(values: Tensor) -> Tensor:
+    """Return the mean square of each row, or the square of each number."""
+    return values.square() if values.dim() == 1 else values.square().flatten(1).mean(1)
+
+
+def _column(numbers: Tensor, like: Tensor) -> Tensor:
+    """Return one number per row in a shape that broadcasts."""
+    return numbers.view(-1, *[1] * (like.dim() - 1))
+
+
+@torch.no_grad()
+def clip_grad_norm_(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
+    """Scale gradients, sparse ones too, so that their total norm is at most `max_norm`; return the former norm.
+
+    `torch.nn.utils.clip_grad_norm_` rejects sparse gradients. Sparse gradients are coalesced: a row counts once, with
+    the sum of its entries.
+
+    Args:
+        parameters (iterable of Tensor): parameters with gradients.
+        max_norm (float): largest total norm.
+
+    Examples:
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> weight.grad = torch.tensor([3.0, 4.0])
+        >>> clip_grad_norm_([weight], 1.0), weight.grad
+        (tensor(5.), tensor([0.6000, 0.8000]))
+    """
+    if not max_norm > 0.0:
+        raise ValueError(f"max_norm is {max_norm}: give a positive number")
+    values = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.coalesce()
+        values.append(parameter.grad._values() if parameter.grad.is_sparse else parameter.grad)
+    total = torch.stack([value.norm() for value in values]).norm() if values else torch.zeros(())
+    scale = (max_norm / total).clamp(max=1.0)
+    for value in values:
+        value.mul_(scale)
+    return total
