@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (PyTorch's convention)
 from torch import Tensor, nn
 
+from ncelm.torch.checks import fraction, positive
 from ncelm.torch.functional import Reduction, accidental_hits, check_reduction, in_batch_loss
 from ncelm.torch.samplers import FrequencyEstimate
 
@@ -56,13 +57,10 @@ class InBatchLoss(nn.Module):
     ) -> None:
         super().__init__()
         check_reduction(reduction)
-        if not temperature > 0.0:
-            raise ValueError(f"temperature is {temperature}: give a positive number")
-        if not 0.0 <= label_smoothing <= 1.0:
-            raise ValueError(f"label_smoothing is {label_smoothing}: give a number from 0 to 1")
         self.frequencies = None if num_items is None else FrequencyEstimate(num_items, rate=rate)
-        self.temperature, self.cosine = float(temperature), cosine
-        self.remove_accidental_hits, self.label_smoothing = remove_accidental_hits, float(label_smoothing)
+        self.temperature, self.cosine = positive("temperature", temperature), cosine
+        self.remove_accidental_hits = remove_accidental_hits
+        self.label_smoothing = fraction("label_smoothing", label_smoothing)
         self.reduction: Reduction = reduction
         self.ignore_index = ignore_index
 
@@ -89,7 +87,7 @@ class InBatchLoss(nn.Module):
         self._check(query, item, item_ids, uniform_item, uniform_ids)
         counted = item_ids != self.ignore_index  # (N,)
         if self.frequencies is not None and self.training:
-            self.frequencies.update(item_ids[counted])
+            self.frequencies.update(item_ids, counted)
         classes = item_ids.masked_fill(~counted, 0)
         left_out = ~counted
         if uniform_item is not None and uniform_ids is not None:

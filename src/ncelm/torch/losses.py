@@ -4,13 +4,13 @@ In training mode they draw noise samples and do not sum over the classes. `nll` 
 log-likelihood in any mode, and a call does so in evaluation mode.
 """
 
-import math
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from ncelm.torch import functional
+from ncelm.torch.checks import fraction, nonnegative
 from ncelm.torch.functional import Reduction
 from ncelm.torch.noise import BigramNoise, Sampler, Weights
 from ncelm.torch.output_layer import SampledLoss, SampledScores, score_dtype
@@ -108,7 +108,7 @@ class NCELoss(SampledLoss):
         if (normalizer == "context") != (num_contexts > 0):
             raise ValueError('normalizer="context" needs num_contexts, and the others have none')
         self.normalizer: Normalizer = normalizer
-        self.log_z_penalty = _nonnegative("log_z_penalty", log_z_penalty)
+        self.log_z_penalty = nonnegative("log_z_penalty", log_z_penalty)
         constants = None if normalizer == "fixed" else nn.Parameter(self.weight.new_zeros(max(num_contexts, 1)))
         self.register_parameter("log_normalizer", constants)
 
@@ -219,7 +219,7 @@ class RankingNCELoss(SampledLoss):
             device=device,
             dtype=dtype,
         )
-        self.log_z_penalty = _nonnegative("log_z_penalty", log_z_penalty)
+        self.log_z_penalty = nonnegative("log_z_penalty", log_z_penalty)
 
     def losses(self, scores: SampledScores) -> Tensor:  # type: ignore[override]
         """Return the ranking NCE loss of each (example, target) pair, (N,)."""
@@ -289,7 +289,7 @@ class SampledSoftmaxLoss(SampledLoss):
             dtype=dtype,
         )
         self.remove_accidental_hits = remove_accidental_hits
-        self.label_smoothing = _fraction("label_smoothing", label_smoothing)
+        self.label_smoothing = fraction("label_smoothing", label_smoothing)
 
     def losses(self, scores: SampledScores) -> Tensor:  # type: ignore[override]
         """Return the sampled softmax loss of each (example, target) pair, (N,)."""
@@ -397,15 +397,3 @@ class ImportanceSamplingLoss(SampledLoss):
             scores.target, scores.noise, scores.noise_log_noise, reduction="none"
         )
         return losses
-
-
-def _nonnegative(name: str, value: float) -> float:
-    if not 0.0 <= value < math.inf:
-        raise ValueError(f"{name} is {value}: give a number that is not negative")
-    return float(value)
-
-
-def _fraction(name: str, value: float) -> float:
-    if not 0.0 <= value <= 1.0:
-        raise ValueError(f"{name} is {value}: give a number from 0 to 1")
-    return float(value)

@@ -83,10 +83,11 @@ def sampled_ranks(
 ) -> Tensor:
     """Return estimates of `ranks` from classes drawn uniformly, (N,), as floating-point numbers.
 
-    The estimate 1 + (V − 1)·(share of the other samples with a higher score) is unbiased for the rank. Metrics that are
-    not linear in the rank are biased, strongly so at its top: a target of rank r has no sample above it, and the
-    estimate 1, with probability about (1 − r/V)^m for m samples. Recall@K is overestimated unless m is much larger than
-    V/K, and the order of two models by it can be wrong (Krichene & Rendle 2020). Report `recall_at_k` of `top_k`.
+    The estimate 1 + (V − 1)·(share of the samples with a higher score) is unbiased for the rank. Metrics that are not
+    linear in the rank are biased: a target of rank r has no sample above it, and the estimate 1, with probability about
+    (1 − r/V)^m for m samples, so that ranks below V/m cannot be told apart. Unless m is much larger than V/K, recall@K
+    is wrong (too high for ranks that are uniformly distributed), and can order two models wrongly (Krichene & Rendle
+    2020). Report `recall_at_k` of `top_k`, which is exact.
 
     Args:
         input (Tensor): hidden vectors or queries, (N, d).

@@ -6,8 +6,62 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ncelm.torch.checks import nonnegative
+from ncelm.torch.scores import add_rows_
 
-class RowwiseAdagrad(torch.optim.Optimizer):
+
+class RowOptimizer(torch.optim.Optimizer):
+    """Base of the optimizers: updates the parameters that have gradients."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters that have gradients; return what `closure` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self.update(parameter, parameter.grad, group)
+        return loss
+
+    def update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        """Update one parameter in place. Subclasses implement it."""
+        raise NotImplementedError
+
+
+class SparseSGD(RowOptimizer):
+    """SGD for sparse and dense gradients. The rows of a sparse gradient are not sorted or summed first.
+
+    `torch.optim.SGD` gives the same result; `benchmarks/pytorch_losses.py` compares their speed.
+
+    Args:
+        params (iterable): parameters or parameter groups.
+        lr (float): learning rate.
+
+    Examples:
+        >>> table = torch.nn.Embedding.from_pretrained(torch.zeros(3, 2), freeze=False, sparse=True)
+        >>> table(torch.tensor([1, 1])).sum().backward()
+        >>> _ = SparseSGD(table.parameters(), lr=0.1).step()
+        >>> table.weight.data
+        tensor([[ 0.0000,  0.0000],
+                [-0.2000, -0.2000],
+                [ 0.0000,  0.0000]])
+    """
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": nonnegative("lr", lr)})
+
+    def update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        """Subtract the gradient times the learning rate."""
+        if gradient.is_sparse:
+            add_rows_(parameter, gradient._indices()[0], gradient._values() * -group["lr"])
+        else:
+            parameter.add_(gradient, alpha=-group["lr"])
+
+
+class RowwiseAdagrad(RowOptimizer):
     """Adagrad with one accumulator per row of a table, for sparse and dense gradients.
 
     The accumulator of a row grows by the mean square of its gradient g, (d,), and the row changes by
@@ -32,26 +86,15 @@ class RowwiseAdagrad(torch.optim.Optimizer):
     def __init__(
         self, params: Any, lr: float = 0.1, *, eps: float = 1e-8, initial_accumulator_value: float = 0.0
     ) -> None:
-        for name, value in (("lr", lr), ("eps", eps), ("initial_accumulator_value", initial_accumulator_value)):
-            if not 0.0 <= value < float("inf"):
-                raise ValueError(f"{name} is {value}: give a number that is not negative")
-        defaults = {"lr": lr, "eps": eps, "initial_accumulator_value": initial_accumulator_value}
+        defaults = {
+            "lr": nonnegative("lr", lr),
+            "eps": nonnegative("eps", eps),
+            "initial_accumulator_value": nonnegative("initial_accumulator_value", initial_accumulator_value),
+        }
         super().__init__(params, defaults)
 
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters that have gradients; return what `closure` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self._update(parameter, parameter.grad, group)
-        return loss
-
-    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+    def update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
+        """Add to the accumulators and update the rows."""
         state = self.state[parameter]
         if "sum" not in state:
             first = group["initial_accumulator_value"]
@@ -61,18 +104,11 @@ class RowwiseAdagrad(torch.optim.Optimizer):
             accumulator += _mean_square(gradient)
             parameter -= group["lr"] * gradient / _column(accumulator.sqrt() + group["eps"], gradient)
             return
-        rows, values = _summed(gradient)
+        summed = gradient.coalesce()  # each row once
+        rows, values = summed.indices()[0], summed.values()
         totals = accumulator.index_select(0, rows) + _mean_square(values)
         accumulator.index_copy_(0, rows, totals)
-        steps = values / _column(totals.sqrt() + group["eps"], values)
-        change = torch.sparse_coo_tensor(rows.unsqueeze(0), steps, gradient.shape, check_invariants=False)
-        parameter.add_(change, alpha=-group["lr"])  # for matrices index_add_ is several times slower
-
-
-def _summed(gradient: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows of a sparse gradient, each once, and their gradients."""
-    summed = gradient.coalesce()
-    return summed.indices()[0], summed.values()
+        add_rows_(parameter, rows, values * _column(-group["lr"] / (totals.sqrt() + group["eps"]), values))
 
 
 def _mean_square(values: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ import torch.nn.functional as F  # noqa: N812 (PyTorch's convention)
 from torch import Tensor, nn
 
 from ncelm.torch import exact
+from ncelm.torch.checks import at_least_one
 from ncelm.torch.functional import Reduction, accidental_hits, check_reduction
 from ncelm.torch.noise import BigramNoise, Noise, Sampler, Weights
 from ncelm.torch.scores import pair_scores, shared_scores
@@ -79,9 +80,8 @@ class SampledLoss(nn.Embedding):
         self.tied: set[str] = set()  # parameters that belong to the caller
         self.group: dist.ProcessGroup | None = None  # ranks that share the rows; see shard_rows
         check_reduction(reduction)
-        if num_noise < 1:
-            raise ValueError(f"num_noise is {num_noise}: give at least 1")
-        self.in_features, self.num_classes, self.num_noise = in_features, num_classes, num_noise
+        self.in_features, self.num_classes = in_features, num_classes
+        self.num_noise = at_least_one("num_noise", num_noise)
         self.shared_noise, self.sparse, self.validate = shared_noise, sparse, validate
         self.reduction: Reduction = reduction
         self.ignore_index = ignore_index

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ncelm import noise as core
+from ncelm.torch.checks import at_least_one, positive
 from ncelm.torch.noise import Noise, Sampler, Tables, Weights, numbers, random_options, table_dtype
 
 
@@ -23,7 +24,7 @@ class UniformNoise(Tables):
 
     def __init__(self, num_classes: int, *, device: Any = None) -> None:
         super().__init__()
-        self.num_classes = _positive("num_classes", num_classes)
+        self.num_classes = at_least_one("num_classes", num_classes)
         self._register("size", num_classes, torch.float64, device)
 
     def log_prob(self, classes: Tensor, before: Tensor | None = None) -> Tensor:
@@ -203,10 +204,9 @@ class StreamingNoise(Noise):
     def __init__(
         self, num_classes: int, *, interval: int = 100, prior: float = 1.0, power: float = 1.0, device: Any = None
     ) -> None:
-        self.interval, self.power, self._updates = _positive("interval", interval), power, 0
-        if not 0.0 < prior < np.inf:
-            raise ValueError(f"prior is {prior}: give a positive number")
-        super().__init__(np.full(_positive("num_classes", num_classes), prior), device=device)
+        self.interval, self.power, self._updates = at_least_one("interval", interval), power, 0
+        prior = positive("prior", prior)
+        super().__init__(np.full(at_least_one("num_classes", num_classes), prior), device=device)
         self.register_buffer("counts", torch.full((num_classes,), prior, dtype=torch.float64, device=device))
 
     @torch.no_grad()
@@ -237,51 +237,57 @@ class StreamingNoise(Noise):
 class FrequencyEstimate(Tables):
     """Frequencies of classes, estimated from the intervals between the batches that contain them (Yi et al. 2019).
 
-    For each class it keeps the mean number of batches per occurrence, B. The estimate of the frequency is
-    1 / (B · batch size). The step size of the mean is `rate`, and larger for the first occurrences, so that they are
-    averaged. A class that was never seen has the frequency of one that is seen now for the first time.
+    For each class it keeps two means over the batches that contain it: the number of batches since the last one, B, and
+    the number of its occurrences in the batch, C. The estimate of the frequency is C / (B · batch size). The step size
+    of the means is `rate`, and larger at the beginning, so that the first 1/rate batches count equally. A class that
+    was never seen has the frequency of one that occurs once in all batches so far.
 
     `InBatchLoss` updates it in training mode. It is in the state_dict.
 
     Args:
         num_classes (int): number of classes, or of buckets if the ids of classes are hashed.
-        rate (float): step size, from 0 to 1; the mean is over the last 1/rate occurrences. Default: 0.01.
+        rate (float): step size, above 0 and at most 1: the means are over about the last 1/rate batches that contain
+            the class. Default: 0.01.
     """
 
-    last: Tensor  # number of the last batch with the class, (V,)
-    interval: Tensor  # batches per occurrence, B, (V,)
-    seen: Tensor  # batches with the class, (V,)
+    last: Tensor  # number of the last batch with the class, (V + 1,); the last element stands for ignored classes
+    interval: Tensor  # B, (V + 1,)
+    times: Tensor  # C, (V + 1,)
+    seen: Tensor  # batches with the class, (V + 1,)
     totals: Tensor  # batches and examples so far, (2,)
 
     def __init__(self, num_classes: int, *, rate: float = 0.01, device: Any = None) -> None:
         super().__init__()
         if not 0.0 < rate <= 1.0:
             raise ValueError(f"rate is {rate}: give a number above 0, at most 1")
-        self.num_classes, self.rate = _positive("num_classes", num_classes), rate
-        for name in ("last", "interval", "seen"):
-            self.register_buffer(name, torch.zeros(num_classes, device=device))
+        self.num_classes, self.rate = at_least_one("num_classes", num_classes), rate
+        for name in ("last", "interval", "times", "seen"):
+            self.register_buffer(name, torch.zeros(num_classes + 1, device=device))
         self.register_buffer("totals", torch.zeros(2, dtype=torch.float64, device=device))
 
     @torch.no_grad()
-    def update(self, classes: Tensor) -> None:
-        """Count the classes of a batch, (N,)."""
-        self.totals += torch.tensor([1.0, classes.numel()], device=self.totals.device)
-        found, times = classes.reshape(-1).unique(return_counts=True)
-        step = self.totals[0].to(self.last.dtype)
-        interval = (step - self.last[found]) / times  # batches per occurrence
-        self.seen[found] += 1.0
-        rate = (1.0 / self.seen[found]).clamp(min=self.rate)
-        self.interval[found] += rate * (interval - self.interval[found])
-        self.last[found] = step
+    def update(self, classes: Tensor, counted: Tensor | None = None) -> None:
+        """Count the classes of a batch, (N,), or those with `counted`, bool, (N,)."""
+        if counted is None:
+            counted = torch.ones_like(classes, dtype=torch.bool)
+        self.totals[0] += 1.0
+        self.totals[1] += counted.sum()
+        found = classes.masked_fill(~counted, self.num_classes)
+        # All occurrences of a class write the same numbers. Unlike `unique`, this has a size that a compiler knows.
+        times = (found.unsqueeze(1) == found).sum(1).to(self.times)
+        step = self.totals[0].to(self.last)
+        seen = self.seen.take(found) + 1.0
+        rate = (1.0 / seen).clamp(min=self.rate)
+        for name, value in (("interval", step - self.last.take(found)), ("times", times)):
+            former = getattr(self, name).take(found)
+            getattr(self, name)[found] = former + rate * (value - former)
+        self.seen[found] = seen
+        self.last[found] = step.expand(found.shape)
 
     def log_prob(self, classes: Tensor, before: Tensor | None = None) -> Tensor:
         """Return the logarithm of the estimated frequencies of classes; `before` is ignored."""
         batches, examples = self.totals.to(self.interval.dtype).clamp(min=1.0).unbind()
-        interval = torch.where(self.seen.take(classes) > 0, self.interval.take(classes), batches)
-        return -torch.log(interval * examples / batches)
-
-
-def _positive(name: str, value: int) -> int:
-    if value < 1:
-        raise ValueError(f"{name} is {value}: give at least 1")
-    return int(value)
+        seen = self.seen.take(classes) > 0
+        interval = torch.where(seen, self.interval.take(classes), batches)
+        times = torch.where(seen, self.times.take(classes), 1.0)
+        return torch.log(times / interval * batches / examples)
