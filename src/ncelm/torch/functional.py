@@ -47,7 +47,7 @@ def nce_loss(
     log_k = math.log(_samples(noise_scores))
     c = torch.as_tensor(log_normalizer, dtype=target_scores.dtype, device=target_scores.device)
     target_logits = target_scores + c - target_log_noise - log_k  # (…)
-    noise_logits = noise_scores + (c - log_k).unsqueeze(-1) - noise_log_noise  # (…, k)
+    noise_logits = noise_scores + ((c - log_k).unsqueeze(-1) - noise_log_noise)  # (…, k)
     losses = F.softplus(-target_logits) + F.softplus(noise_logits).sum(-1)  # (…)
     if log_z_penalty:
         log_z = torch.logsumexp(noise_logits, -1)  # log Σ_j exp(s_j + c − log Pn_j) − log k

@@ -9,6 +9,8 @@ from torch import Tensor
 from ncelm.torch.checks import nonnegative
 from ncelm.torch.scores import add_rows_
 
+PART = 1 << 11  # rows scaled at once: a product that stays in the cache
+
 
 class RowOptimizer(torch.optim.Optimizer):
     """Base of the optimizers: updates the parameters that have gradients."""
@@ -56,7 +58,9 @@ class SparseSGD(RowOptimizer):
     def update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         """Subtract the gradient times the learning rate."""
         if gradient.is_sparse:
-            add_rows_(parameter, gradient._indices()[0], gradient._values() * -group["lr"])
+            rows, values = gradient._indices()[0], gradient._values()
+            for some, part in zip(rows.split(PART), values.split(PART), strict=True):
+                add_rows_(parameter, some, part * -group["lr"])
         else:
             parameter.add_(gradient, alpha=-group["lr"])
 

@@ -3,6 +3,7 @@
 A loss is a subclass that implements `losses`: a function of the sampled scores of a batch.
 """
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
@@ -298,28 +299,34 @@ class SampledLoss(nn.Embedding):
         number = target.shape[-1] if several else 1  # T
         flat, positives = input.reshape(-1, self.in_features), target.reshape(-1, number).long()
         counted = positives != self.ignore_index  # (examples, T)
+        any_counted = counted.any(1) if several else counted.squeeze(1)
         # reading values would synchronize with the device, or break the compiled graph
-        if self.validate and flat.device.type == "cpu" and not torch.compiler.is_compiling():
-            self._check(flat, positives[counted], counted.any(1))
+        readable = flat.device.type == "cpu" and not torch.compiler.is_compiling()
+        if self.validate and readable:
+            self._check(flat, positives, counted, any_counted)
         dtype = score_dtype(self.weight)
-        # ignored inputs may be NaN and must not reach a gradient
-        flat = flat.to(dtype).masked_fill(~counted.any(1, keepdim=True), 0.0)
-        shares = counted / counted.sum(1, keepdim=True).clamp(min=1)
-        positives = positives.masked_fill(~counted, -1)
+        flat = flat.to(dtype)
+        if not (readable and bool(counted.all())):
+            # ignored inputs may be NaN and must not reach a gradient
+            flat = flat.masked_fill(~any_counted.unsqueeze(1), 0.0)
+            positives = positives.masked_fill(~counted, -1)
+        shares = counted.to(dtype)
         return Batch(
             input=flat.repeat_interleave(number, 0) if several else flat,
             targets=positives.reshape(-1).clamp(min=0),
             positives=positives.repeat_interleave(number, 0) if several else positives,
-            shares=shares.reshape(-1).to(dtype),
-            counted=counted.any(1),
+            shares=(shares / shares.sum(1, keepdim=True).clamp(min=1.0)).reshape(-1) if several else shares.squeeze(1),
+            counted=any_counted,
             shape=examples,
         )
 
-    def _check(self, input: Tensor, targets: Tensor, counted: Tensor) -> None:
-        outside = targets[(targets < 0) | (targets >= self.num_classes)]
-        if len(outside):
-            raise IndexError(f"target {int(outside[0])} is not a class: they are 0 to {self.num_classes - 1}")
-        if not bool((torch.isfinite(input).all(1) | ~counted).all()):
+    def _check(self, input: Tensor, positives: Tensor, counted: Tensor, any_counted: Tensor) -> None:
+        """Raise an error for targets that are no classes, and for NaN and infinity. A sum is a fast first check."""
+        if positives.numel() and not (int(positives.min()) >= 0 and int(positives.max()) < self.num_classes):
+            outside = positives[counted & ((positives < 0) | (positives >= self.num_classes))]
+            if len(outside):
+                raise IndexError(f"target {int(outside[0])} is not a class: they are 0 to {self.num_classes - 1}")
+        if not math.isfinite(input.detach().sum().item()) and not bool(torch.isfinite(input[any_counted]).all()):
             raise ValueError("input holds NaN or infinity: the model before this loss has diverged")
 
     def _sampled_scores(self, batch: Batch, before: Tensor | None, generator: torch.Generator | None) -> SampledScores:
