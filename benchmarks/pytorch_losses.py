@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (the usual name)
 from torch import Tensor, nn
 
-from common import append_history, argument_parser, describe_environment, log, markdown_table
+from common import append_history, argument_parser, command_line, describe_environment, log, markdown_table
 from ncelm.io.machine import environment_info
 from ncelm.torch import NCELoss, Noise, RowwiseAdagrad, SparseSGD
 
@@ -321,14 +321,12 @@ def page(results: dict[str, Any]) -> str:
     """Return the results of all tasks in Markdown."""
     lines = ["# PyTorch losses", ""]
     about = {
-        "step": f"A training step by NCE with SGD: V = {CLASSES:,}, d = {DIM}, batch {BATCH:,}. All implementations draw "
-        "noise by an alias table, compute the gradient of the hidden vectors and update weight and bias; they are "
-        "compared for equality first. Median milliseconds of a step; the ratio is the median over rounds of ncelm's time "
-        "to that of the fastest other implementation.",
-        "softmax-100k": "",
-        "softmax-1m": "",
-        "optimizers": f"One update of a table of {CLASSES:,} × {DIM} by a sparse gradient with {BATCH * 26:,} rows, drawn "
-        "from Zipf's law. Milliseconds.",
+        "step": f"A training step by NCE with SGD: V = {CLASSES:,}, d = {DIM}, batch {BATCH:,}. All implementations "
+        "draw noise by an alias table, compute the gradient of the hidden vectors and update weight and bias; they are "
+        "compared for equality first. Median milliseconds of a step; the ratio is the median over rounds of ncelm's "
+        "time to that of the fastest other implementation.",
+        "optimizers": f"One update of a table of {CLASSES:,} × {DIM} by a sparse gradient with {BATCH * 26:,} rows, "
+        "drawn from Zipf's law. Milliseconds.",
         "construction": "Seconds to construct a loss or its noise distribution, with initialization of the weight.",
     }
     titles = {
@@ -353,10 +351,10 @@ def page(results: dict[str, Any]) -> str:
             settings = found["settings"]
             nce = found["NCE, k = 25"]
             lines += [
-                f"{settings['classes']:,} classes with Zipf frequencies, random directions plus Gaussian noise, an encoder "
-                f"with two layers, d = 64, batch {settings['batch']}, Adagrad. Each is trained for "
-                f"{60 * settings['minutes']:.0f} s of steps; then the exact negative log-likelihood of 2,000 new examples "
-                f"is computed, in nats. The unigram distribution has {found['unigram']['nll']:.2f}.",
+                f"{settings['classes']:,} classes with Zipf frequencies, random directions plus Gaussian noise, an "
+                f"encoder with two layers, d = 64, batch {settings['batch']}, Adagrad. Each is trained for "
+                f"{60 * settings['minutes']:.0f} s of steps; then the exact negative log-likelihood of 2,000 new "
+                f"examples is computed, in nats. The unigram distribution has {found['unigram']['nll']:.2f}.",
                 "",
                 *markdown_table(
                     ["loss", "ms per step", "speed-up of NCE", "steps", "exact NLL after equal time"],
@@ -407,8 +405,6 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.sparse.check_sparse_tensor_invariants.disable()
     torch.manual_seed(0)
-    from common import command_line
-
     entry: dict[str, Any] = {"command": command_line(), **environment_info("numpy", "torch")}
     match options.task:
         case "step":
