@@ -45,8 +45,9 @@ class Truth:
         """Return an item of each user."""
         chosen = []
         for some in users.split(1000):
-            logits = some @ self.items.T + self.log_popularity
-            chosen.append(torch.multinomial(logits.softmax(1), 1, generator=self.random).squeeze(1))
+            sums = (some @ self.items.T + self.log_popularity).softmax(1).cumsum(1)  # (n, items)
+            points = torch.rand(len(some), 1, generator=self.random) * sums[:, -1:]
+            chosen.append(torch.searchsorted(sums, points, right=True).squeeze(1).clamp(max=ITEMS - 1))
         return torch.cat(chosen)
 
 
