@@ -89,8 +89,8 @@ def ddp(rank, loss_type=NCELoss, empty=False, kind=torch.optim.Adagrad, **option
     compare(model, single)
 
 
-def fsdp(rank, empty=False):
-    model = Model(NCELoss)
+def fsdp(rank, loss_type=NCELoss, empty=False):
+    model = Model(loss_type)
     single = copy.deepcopy(model)
     fully_shard(model.loss)
     fully_shard(model)
@@ -147,6 +147,11 @@ def rows(rank, loss_type=NCELoss, empty=False, kind=torch.optim.Adagrad, **optio
         shard_rows(other.loss, init_device_mesh("cpu", (RANKS,)))
         other.loss.load_state_dict(state)
         torch.testing.assert_close(other.loss.weight, model.loss.weight, rtol=0, atol=1e-6)
+    other.loss.reset_parameters()
+    if other.loss.bias is not None:
+        expected = single.loss
+        expected.reset_parameters()
+        torch.testing.assert_close(full(other.loss.state_dict()["bias"]), expected.bias.detach())
 
 
 SCENARIOS = {
@@ -160,6 +165,7 @@ SCENARIOS = {
     "ddp-sparse-empty": lambda rank: ddp(rank, empty=True, sparse=True),
     "fsdp": fsdp,
     "fsdp-empty": lambda rank: fsdp(rank, empty=True),
+    "fsdp-negative-sampling": lambda rank: fsdp(rank, NegativeSamplingLoss),
     "fsdp-sparse": fsdp_sparse,
     "rows-dense": lambda rank: rows(rank),
     "rows-sparse": lambda rank: rows(rank, sparse=True, kind=RowwiseAdagrad),

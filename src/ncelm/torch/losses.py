@@ -7,6 +7,7 @@ log-likelihood in any mode, and a call does so in evaluation mode.
 from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from ncelm.torch import functional
@@ -367,14 +368,10 @@ class NegativeSamplingLoss(SampledLoss):
     def _reset_bias(self, bias: Tensor) -> None:
         bias.zero_()
 
-    def _exact_bias(self) -> Tensor:
-        log_noise = self._log_noise()
-        if self.group is not None:
-            from ncelm.torch.sharding import class_range
-
-            first, last = class_range(self.num_classes, self.group)
-            log_noise = log_noise[first:last]
-        return log_noise if self.bias is None else self.bias + log_noise
+    def _exact_bias(self, bias: Tensor | None, group: dist.ProcessGroup | None) -> Tensor:
+        first, last = self._range(group)
+        log_noise = self._log_noise()[first:last]
+        return log_noise if bias is None else bias + log_noise
 
 
 class ImportanceSamplingLoss(SampledLoss):

@@ -131,13 +131,22 @@ class SampledLoss(nn.Embedding):
             self._reset_bias(self.bias)
 
     def _reset_bias(self, bias: Tensor) -> None:
-        bias.copy_(self._log_noise())
+        first, last = self._range(self.group)
+        bias.copy_(self._log_noise()[first:last])
 
     def _log_noise(self) -> Tensor:
         """Return log Pn of all classes, (V,); of bigram noise that of the unigram distribution."""
         if isinstance(self.noise, BigramNoise):
             return self.noise.log_probabilities
         return self.noise.log_prob(torch.arange(self.num_classes, device=self.weight.device))
+
+    def _range(self, group: dist.ProcessGroup | None) -> tuple[int, int]:
+        """Return the first class of this rank, and the first one after its last."""
+        if group is None:
+            return 0, self.num_classes
+        from ncelm.torch.sharding import class_range
+
+        return class_range(self.num_classes, group)
 
     # -- exact distribution -------------------------------------------------------------------------------------------
 
@@ -159,8 +168,8 @@ class SampledLoss(nn.Embedding):
 
                 losses = sharding.negative_log_likelihood(shard, batch.input, batch.targets)
             else:
-                table = self.weight[: self.num_classes]
-                losses = exact.negative_log_likelihood(batch.input, table, self._exact_bias(), batch.targets)
+                table, bias = self.weight[: self.num_classes], self._exact_bias(self.bias, None)
+                losses = exact.negative_log_likelihood(batch.input, table, bias, batch.targets)
             return self._reduced(losses, batch, sample_weight)
 
     def top_k(self, input: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -175,7 +184,8 @@ class SampledLoss(nn.Embedding):
 
                 values, classes = sharding.top_k(shard, flat, k, self.num_classes)
             else:
-                values, classes = exact.top_k(flat, self.weight[: self.num_classes], self._exact_bias(), k)
+                table, bias = self.weight[: self.num_classes], self._exact_bias(self.bias, None)
+                values, classes = exact.top_k(flat, table, bias, k)
         shape = (*input.shape[:-1], k)
         return values.view(shape), classes.view(shape)
 
@@ -191,33 +201,33 @@ class SampledLoss(nn.Embedding):
         if self.group is not None:
             raise RuntimeError("the rows are divided among ranks, and none has all scores: use nll or top_k")
         weight: Any = self.weight
-        bias: Any = self._exact_bias()
+        bias: Any = self.bias
         if hasattr(weight, "full_tensor"):  # a DTensor of FSDP2, outside of forward
             weight, bias = weight.full_tensor(), None if bias is None else bias.full_tensor()
-        dtype = score_dtype(self.weight)
+        bias, dtype = self._exact_bias(bias, None), score_dtype(self.weight)
         with _full_precision(input):
             table = weight[: self.num_classes].to(dtype)
             return F.log_softmax(F.linear(input.to(dtype), table, None if bias is None else bias.to(dtype)), -1)
 
-    def _exact_bias(self) -> Tensor | None:
-        """Return what is added to the products in the exact distribution, (V,)."""
-        return self.bias
+    def _exact_bias(self, bias: Tensor | None, group: dist.ProcessGroup | None) -> Tensor | None:
+        """Return what is added to the products in the exact distribution, given the biases of this rank, (V_r,)."""
+        return bias
 
     def _shard(self) -> Any:
         """Return the rows of this rank, or None if this process has all rows."""
         weight: Any = self.weight
-        bias: Any = self._exact_bias()
-        if self.group is None and not hasattr(weight, "to_local"):
+        bias: Any = self.bias
+        group = self.group
+        if group is None and hasattr(weight, "to_local"):  # a DTensor of FSDP2, outside of forward
+            if len(weight) != self.num_classes:
+                raise RuntimeError("the divided weight has more rows than there are classes: use log_prob")
+            group = weight.device_mesh.get_group()
+            weight, bias = weight.to_local(), None if bias is None else bias.to_local()
+        if group is None:
             return None
-        from ncelm.torch.sharding import Shard, class_range
+        from ncelm.torch.sharding import Shard
 
-        if self.group is not None:
-            return Shard(weight, bias, class_range(self.num_classes, self.group)[0], self.group)
-        if len(weight) != self.num_classes:
-            raise RuntimeError("the tied weight of a divided model has more rows than there are classes: use log_prob")
-        group = weight.device_mesh.get_group()  # a DTensor of FSDP2, outside of forward
-        first, _ = class_range(self.num_classes, group)
-        return Shard(weight.to_local(), None if bias is None else bias.to_local(), first, group)
+        return Shard(weight, self._exact_bias(bias, group), self._range(group)[0], group)
 
     # -- loss ---------------------------------------------------------------------------------------------------------
 
