@@ -83,7 +83,9 @@ def main() -> None:
     with serving([options.run]) as service, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         result["chromium"] = browser.version
-        paints = [first_paint(browser, service.url) for _ in range(6)][1:]  # the first one starts the browser's processes
+        paints = [first_paint(browser, service.url) for _ in range(6)][
+            1:
+        ]  # the first one starts the browser's processes
         letters, times = keystrokes(browser, service.url, words_to_type(options.run, options.words), options.interval)
         browser.close()
     if not times:
@@ -120,7 +122,10 @@ def page_of(result: dict[str, Any], run: Path, interval: float) -> str:
         ["key to colour, 95th percentile", f"{result['p95_ms']:.0f}"],
         ["key to colour, largest", f"{result['max_ms']:.0f}"],
     ]
-    return "\n".join([*report_header("Response times of the page", result), about, "", *markdown_table(["", "ms"], rows)]) + "\n"
+    return (
+        "\n".join([*report_header("Response times of the page", result), about, "", *markdown_table(["", "ms"], rows)])
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -238,35 +238,46 @@ def task_softmax(classes: int, minutes: float, batch: int = 256, dim: int = 64) 
     held_out = data.batch(2000)
     result: dict[str, Any] = {}
     for kind in ("softmax", "softmax, bias = log-unigram", "NCE, k = 25"):
-        torch.manual_seed(2)
-        encoder = nn.Sequential(nn.Linear(dim, dim), nn.Tanh(), nn.Linear(dim, dim))
-        layer: Any
-        if kind.startswith("NCE"):
-            layer = NCELoss(dim, classes, data.noise, 25, sparse=True)
-            train, table = layer, RowwiseAdagrad(layer.parameters(), lr=0.3)
-        else:
-            layer = Exact(dim, classes)
-            if "bias" in kind:
-                layer.bias.data.copy_(data.noise.log_probabilities)
-            train, table = layer.loss, torch.optim.Adagrad(layer.parameters(), lr=0.3)
-        optimizers = [torch.optim.Adam(encoder.parameters(), lr=1e-3), table]
-        exact = NCELoss(dim, classes, data.noise, tied_weight=layer.weight, bias=layer.bias)  # for nll
-        times: list[float] = []
-        while sum(times) < 60.0 * minutes:
-            input, target = data.batch(batch)
-            began = time.perf_counter()
-            for optimizer in optimizers:
-                optimizer.zero_grad()
-            train(encoder(input), target).backward()
-            for optimizer in optimizers:
-                optimizer.step()
-            times.append(time.perf_counter() - began)
-        with torch.no_grad():
-            nll = exact.nll(encoder(held_out[0]), held_out[1]).item()
-        result[kind] = {"milliseconds": 1e3 * statistics.median(times), "steps": len(times), "nll": nll}
-        log(json.dumps({kind: result[kind]}))
+        # the rates of the softmax are selected on the held-out examples, in its favour
+        rates = (0.3,) if kind.startswith("NCE") else (0.03, 0.1, 0.3)
+        found = [train_output(kind, rate, data, held_out, minutes, batch) for rate in rates]
+        result[kind] = min(found, key=lambda one: one["nll"])
+        log(json.dumps({kind: found}))
     unigram = -data.noise.log_prob(held_out[1]).mean().item()
     return result | {"unigram": {"nll": unigram}, "settings": {"classes": classes, "minutes": minutes, "batch": batch}}
+
+
+def train_output(
+    kind: str, rate: float, data: Data, held_out: tuple[Tensor, Tensor], minutes: float, batch: int
+) -> dict[str, float]:
+    """Train an encoder and an output layer; return time per step, number of steps and the exact likelihood."""
+    classes, dim = data.directions.shape
+    torch.manual_seed(2)
+    encoder = nn.Sequential(nn.Linear(dim, dim), nn.Tanh(), nn.Linear(dim, dim))
+    layer: Any
+    if kind.startswith("NCE"):
+        layer = NCELoss(dim, classes, data.noise, 25, sparse=True)
+        train, table = layer, RowwiseAdagrad(layer.parameters(), lr=rate)
+    else:
+        layer = Exact(dim, classes)
+        if "bias" in kind:
+            layer.bias.data.copy_(data.noise.log_probabilities)
+        train, table = layer.loss, torch.optim.Adagrad(layer.parameters(), lr=rate)
+    optimizers = [torch.optim.Adam(encoder.parameters(), lr=1e-3), table]
+    exact = NCELoss(dim, classes, data.noise, tied_weight=layer.weight, bias=layer.bias)  # for nll
+    times: list[float] = []
+    while sum(times) < 60.0 * minutes:
+        input, target = data.batch(batch)
+        began = time.perf_counter()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        train(encoder(input), target).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        times.append(time.perf_counter() - began)
+    with torch.no_grad():
+        nll = exact.nll(encoder(held_out[0]), held_out[1]).item()
+    return {"rate": rate, "milliseconds": 1e3 * statistics.median(times), "steps": len(times), "nll": nll}
 
 
 # -- optimizers and construction ---------------------------------------------------------------------------------------
@@ -352,15 +363,17 @@ def page(results: dict[str, Any]) -> str:
             nce = found["NCE, k = 25"]
             lines += [
                 f"{settings['classes']:,} classes with Zipf frequencies, random directions plus Gaussian noise, an "
-                f"encoder with two layers, d = 64, batch {settings['batch']}, Adagrad. Each is trained for "
+                f"encoder with two layers, d = 64, batch {settings['batch']}, Adagrad (the best of the rates 0.03, 0.1 "
+                f"and 0.3 for the softmax, by the result; 0.3 for NCE). Each is trained for "
                 f"{60 * settings['minutes']:.0f} s of steps; then the exact negative log-likelihood of 2,000 new "
                 f"examples is computed, in nats. The unigram distribution has {found['unigram']['nll']:.2f}.",
                 "",
                 *markdown_table(
-                    ["loss", "ms per step", "speed-up of NCE", "steps", "exact NLL after equal time"],
+                    ["loss", "rate", "ms per step", "speed-up of NCE", "steps", "exact NLL after equal time"],
                     [
                         [
                             name,
+                            f"{row['rate']}",
                             f"{row['milliseconds']:.1f}",
                             f"{row['milliseconds'] / nce['milliseconds']:.0f}×",
                             f"{row['steps']:,}",
