@@ -168,7 +168,7 @@ def row_gradient(rows: Tensor, values: Tensor, shape: torch.Size, sparse: bool) 
 def add_rows_(table: Tensor, rows: Tensor, values: Tensor) -> Tensor:
     """Add values, (n, d) or (n,), to rows of a table in place; rows may occur several times.
 
-    On the CPU, `scatter_add_` with an expanded index is several times as fast as `index_add_`.
+    On the CPU, `scatter_add_` with an expanded index is faster than `index_add_`.
     """
     index = rows if values.dim() == 1 else rows.unsqueeze(1).expand_as(values)
     return table.scatter_add_(0, index, values)
