@@ -247,6 +247,17 @@ def test_sample_weights(kind, training):
         loss(hidden, target, sample_weight=torch.ones(2))
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_graph_that_is_retained_gives_the_same_gradient_again(sparse, shared):
+    loss, (hidden, target) = double("nce", sparse=sparse, shared_noise=shared), batch(N)
+    value = loss(hidden, target, generator=seeded())
+    inputs = [hidden, *loss.parameters()]
+    first, second = (torch.autograd.grad(value, inputs, retain_graph=True) for _ in range(2))
+    for found, expected in zip(second, first, strict=True):
+        torch.testing.assert_close(found.to_dense(), expected.to_dense(), rtol=0, atol=0)
+
+
 def test_distributed_data_parallel_recognizes_sparse_gradients():
     """It expects them of the parameters of an nn.Embedding with sparse=True; tests/torch/two_ranks.py trains."""
     for sparse in (False, True):

@@ -1,10 +1,10 @@
-"""ncelm.torch.optim: sparse and dense gradients give the same parameters; agreement with PyTorch's Adagrad."""
+"""ncelm.torch.optim: sparse and dense gradients give the same parameters; agreement with PyTorch's optimizers."""
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
-from ncelm.torch import NCELoss, RowwiseAdagrad  # noqa: E402
+from ncelm.torch import NCELoss, RowwiseAdagrad, SparseSGD  # noqa: E402
 
 D, V = 4, 11
 
@@ -25,10 +25,17 @@ def trained(kind, sparse, **options):
     return loss, optimizer
 
 
-def test_sparse_and_dense_gradients_give_the_same_parameters():
-    losses = (trained(RowwiseAdagrad, sparse)[0] for sparse in (True, False))
+@pytest.mark.parametrize("kind", [SparseSGD, RowwiseAdagrad])
+def test_sparse_and_dense_gradients_give_the_same_parameters(kind):
+    losses = (trained(kind, sparse)[0] for sparse in (True, False))
     for sparse, dense in zip(*(loss.parameters() for loss in losses), strict=True):
         torch.testing.assert_close(sparse, dense)
+
+
+def test_sparse_sgd_is_sgd():
+    losses = (trained(kind, True)[0] for kind in (SparseSGD, torch.optim.SGD))
+    for found, expected in zip(*(loss.parameters() for loss in losses), strict=True):
+        torch.testing.assert_close(found, expected)
 
 
 def test_rowwise_adagrad_by_hand():

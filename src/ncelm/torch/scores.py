@@ -4,14 +4,11 @@ Autograd's own gradient of a gather followed by a product keeps more intermediat
 memory; `benchmarks/pytorch_losses.py` compares both.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 (PyTorch's convention)
 from torch import Tensor
-
-PART_NUMBERS = 1 << 18  # 1 MB
 
 
 def pair_scores(input: Tensor, weight: Tensor, bias: Tensor | None, classes: Tensor, sparse: bool) -> Tensor:
@@ -101,60 +98,44 @@ class _SharedScores(torch.autograd.Function):
 
 
 class _PairScores(torch.autograd.Function):
-    """Scores of (example, class) pairs, in parts of a few examples.
+    """Scores of (example, class) pairs.
 
-    The rows of a part stay in the cache. They are gathered again in the backward pass: writing and reading (N, m, d)
-    numbers takes longer than that.
+    Allocating (N, m, d) numbers takes as long as computing them: the gradient is written to the memory of the rows.
     """
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, classes: Tensor, sparse: bool) -> Tensor:
         ctx.save_for_backward(input, weight, classes)
+        ctx.rows = _rows(weight, classes, input.dtype)
         ctx.bias = None if bias is None else (bias.shape, bias.dtype)
         ctx.sparse = sparse
-        scores = input.new_zeros(classes.shape) if bias is None else bias.take(classes).to(input.dtype)
-        for part in _parts(classes, input):
-            scores[part] += _products(input[part], _rows(weight, classes[part], input.dtype))
+        scores = _products(input, ctx.rows)
+        if bias is not None:
+            scores += bias.take(classes)
         return scores
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         input, weight, classes = ctx.saved_tensors
-        by_input = by_weight = by_bias = values = None
-        if ctx.needs_input_grad[0]:
-            by_input = torch.empty_like(input)
-        if ctx.needs_input_grad[1] and ctx.sparse:
-            values = weight.new_empty((*classes.shape, weight.shape[1]))  # g(w) h, (N, m, d)
-        elif ctx.needs_input_grad[1]:
-            by_weight = torch.zeros_like(weight)
-        for part in _parts(classes, input):
-            if by_input is not None:  # Σ_w g(w) q_w
-                rows = _rows(weight, classes[part], input.dtype)
-                by_input[part] = torch.bmm(gradient[part].unsqueeze(1), rows).squeeze(1)
-            if values is not None:
-                values[part] = gradient[part].unsqueeze(2) * input[part].unsqueeze(1)
-            elif by_weight is not None:
-                outer = gradient[part].unsqueeze(2) * input[part].unsqueeze(1)
-                add_rows_(by_weight, classes[part].reshape(-1), outer.flatten(0, 1).to(weight.dtype))
+        rows, ctx.rows = ctx.rows, None
+        if rows is None:  # another backward pass, after retain_graph=True
+            rows = _rows(weight, classes, input.dtype)
         flat = classes.reshape(-1)
-        if values is not None:
-            by_weight = row_gradient(flat, values.flatten(0, 1), weight.shape, True)
+        by_input = by_weight = by_bias = None
+        if ctx.needs_input_grad[0]:
+            by_input = torch.bmm(gradient.unsqueeze(1), rows).squeeze(1)  # Σ_w g(w) q_w, (N, d)
+        if ctx.needs_input_grad[1]:
+            values = torch.mul(gradient.unsqueeze(2), input.unsqueeze(1), out=rows).flatten(0, 1)  # g(w) h, (N m, d)
+            by_weight = row_gradient(flat, values.to(weight.dtype), weight.shape, ctx.sparse)
         if ctx.needs_input_grad[2]:
             shape, dtype = ctx.bias
             by_bias = row_gradient(flat, gradient.reshape(-1).to(dtype), shape, ctx.sparse)
         return by_input, by_weight, by_bias, None, None
 
 
-def _parts(classes: Tensor, input: Tensor) -> Iterator[slice]:
-    """Yield examples whose rows have PART_NUMBERS numbers in total."""
-    size = max(PART_NUMBERS // (classes.shape[1] * input.shape[1]), 1)
-    for first in range(0, len(input), size):
-        yield slice(first, first + size)
-
-
 def _rows(weight: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return the rows of classes (n, m), (n, m, d)."""
+    """Return the rows of classes (N, m), (N, m, d)."""
     return weight.index_select(0, classes.reshape(-1)).view(*classes.shape, weight.shape[1]).to(dtype)
 
 
@@ -168,7 +149,7 @@ def row_gradient(rows: Tensor, values: Tensor, shape: torch.Size, sparse: bool) 
 def add_rows_(table: Tensor, rows: Tensor, values: Tensor) -> Tensor:
     """Add values, (n, d) or (n,), to rows of a table in place; rows may occur several times.
 
-    On the CPU, `scatter_add_` with an expanded index is faster than `index_add_`.
+    On the CPU, `scatter_add_` with an expanded index is faster than `index_add_` and than adding a sparse tensor.
     """
     index = rows if values.dim() == 1 else rows.unsqueeze(1).expand_as(values)
     return table.scatter_add_(0, index, values)
