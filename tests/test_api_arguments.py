@@ -353,10 +353,12 @@ FUNCTIONS: dict[str, Function] = {
     "score": Function(
         _lm("score"),
         lambda api: {"sentence": ["w1 w2", ncelm.Tokens(["w1"])]},
-        {"sentence": {name: value for name, value in NOT_SENTENCE.items() if name != "words"}, "end": NOT_BOOL},
+        {"sentence": {name: value for name, value in NOT_SENTENCE.items() if name != "words"}, "end": NOT_BOOL, "mode": NOT_CHOICE},
     ),
     "full_scores": Function(
-        _lm("full_scores"), lambda api: {"sentence": ncelm.Tokens(["w1"])}, {"sentence": NOT_SENTENCE, "end": NOT_BOOL}
+        _lm("full_scores"),
+        lambda api: {"sentence": ncelm.Tokens(["w1"])},
+        {"sentence": NOT_SENTENCE, "end": NOT_BOOL, "mode": NOT_CHOICE},
     ),
     "next_words": Function(
         _lm("next_words"), lambda api: {"context": "w1"}, {"context": NOT_SENTENCE, "n": NOT_POSITIVE}
@@ -367,12 +369,12 @@ FUNCTIONS: dict[str, Function] = {
     "scores_of": Function(
         _lm("scores_of"),
         lambda api: {"sentences": ["w1"]},
-        {"sentences": NOT_SENTENCES, "end": NOT_BOOL, "normalised": NOT_BOOL},
+        {"sentences": NOT_SENTENCES, "end": NOT_BOOL, "mode": NOT_CHOICE, "normalised": NOT_BOOL},
     ),
     "full_scores_of": Function(
         _lm("full_scores_of"),
         lambda api: {"sentences": ["w1"]},
-        {"sentences": NOT_SENTENCES, "end": NOT_BOOL, "normalised": NOT_BOOL},
+        {"sentences": NOT_SENTENCES, "end": NOT_BOOL, "mode": NOT_CHOICE, "normalised": NOT_BOOL},
     ),
     "perplexity": Function(
         _lm("perplexity"),

@@ -155,7 +155,7 @@ def test_not_ready(service):
         ("/score", {"texts": []}, 422, "texts"),
         ("/score", {"texts": ["a", 1]}, 422, "texts"),
         ("/score", {"texts": ["a"] * 21}, 422, "texts"),
-        ("/score", {"texts": "a", "mode": "x"}, 422, "exact or unnormalised"),
+        ("/score", {"texts": "a", "mode": "x"}, 422, "exact, fast or unnormalised"),
         ("/score", {"texts": "a", "words": 1}, 422, "true or false"),
         ("/score", {"texts": "a", "other": 1}, 422, "there is no field 'other'"),
         ("/score", {"texts": "a", "model": "../../etc/passwd"}, 404, "there is no model"),

@@ -234,6 +234,13 @@ class Contexts(NamedTuple):
     offsets: np.ndarray  # (contexts + 1,) int64: the words of context u are words[offsets[u] : offsets[u + 1]]
 
 
+class NormalizerUnits(NamedTuple):
+    """An estimate of log Z(h): log Σ_k exp(a_kᵀ q̂ + b_k) over a few units, see models.normalizer."""
+
+    vectors: np.ndarray  # a_k, (K, d) float32
+    biases: np.ndarray  # b_k, (K,) float32
+
+
 class ScoreScratch(NamedTuple):
     """Buffers for scoring. Those of each thread have a leading thread index; the others are shared by all threads."""
 
@@ -242,7 +249,7 @@ class ScoreScratch(NamedTuple):
     gathered: np.ndarray  # full matrices: (threads, d, LANES) float32
     projected: np.ndarray  # full matrices: (threads, d, LANES) float32
     target: np.ndarray  # (threads, GAP) int64, of which the first is used
-    panels: np.ndarray  # q̂ of all contexts of a call, (panels, d, LANES) float32
+    panels: np.ndarray  # q̂ of all contexts of a call, or of one panel of each thread, (panels, d, LANES) float32
     largest: np.ndarray  # (blocks of the vocabulary, panels, LANES) float32
     total: np.ndarray  # (blocks of the vocabulary, panels, LANES) float32
 
