@@ -353,7 +353,26 @@ FUNCTIONS: dict[str, Function] = {
     "score": Function(
         _lm("score"),
         lambda api: {"sentence": ["w1 w2", ncelm.Tokens(["w1"])]},
-        {"sentence": {name: value for name, value in NOT_SENTENCE.items() if name != "words"}, "end": NOT_BOOL, "mode": NOT_CHOICE},
+        {
+            "sentence": {name: value for name, value in NOT_SENTENCE.items() if name != "words"},
+            "end": NOT_BOOL,
+            "mode": NOT_CHOICE,
+        },
+    ),
+    "fit_normalizer": Function(
+        _plain(ncelm.fit_normalizer),
+        lambda api: {"path": api.run, "units": 3, "contexts": 20, "threads": 1},
+        {
+            "path": NOT_PATH,
+            "store": {name: value for name, value in NOT_PATH.items() if name != "None"},
+            "file": {name: value for name, value in NOT_PATH.items() if name != "None"},
+            "encoding": NOT_STR,
+            "units": OR_NONE,
+            "contexts": NOT_POSITIVE,
+            "seed": NOT_COUNT,
+            "threads": OR_NONE,
+            "progress": NOT_CALLABLE,
+        },
     ),
     "full_scores": Function(
         _lm("full_scores"),

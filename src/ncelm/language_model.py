@@ -9,10 +9,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice, tee
 from pathlib import Path
-from typing import NamedTuple, get_args, overload
+from typing import Any, NamedTuple, TypeGuard, get_args, overload
 
 import numpy as np
 
@@ -36,6 +36,7 @@ from ncelm.models import load as model_loading
 from ncelm.models.base import ChoiceScores, Gap, Mode, Scorer, Table, WordModel, check_words_around, checked_gaps
 from ncelm.models.description import Origin
 from ncelm.models.evaluate import Evaluation, EvaluationSums, evaluate_split
+from ncelm.models.line_encoder import LineEncoder
 from ncelm.models.normalizer import Normalizer, NormalizerError
 from ncelm.models.vectors import nearest_words, word_vectors
 from ncelm.text.settings import TextSettings
@@ -62,6 +63,7 @@ class Tokens(tuple[str, ...]):
 
 Sentence = str | Tokens  # a line of text, which is tokenized like the training text, or its words
 BATCH_SENTENCES = 1024  # scored in one call; enough for efficient matrix products
+LINES_TO_COMPILE = 32  # fewer lines are encoded without a compiled kernel, which takes some time to load
 
 
 @dataclass(frozen=True)
@@ -105,7 +107,7 @@ class GeneratedWord:
 class _ScoredBatch(NamedTuple):
     """Sentences with the scores of their words, n in total, including the ends of the sentences."""
 
-    sentences: list[list[str]]
+    sentences: list[Any]  # each a sentence, or its words in a list
     ids: np.ndarray  # (n,)
     ends: np.ndarray  # index of the last word, </s>, of each sentence, (sentences,)
     scores: np.ndarray  # s(w, h), (n,)
@@ -198,7 +200,7 @@ class LanguageModel:
         return self._scores_of(sentences, end, _checked_mode(mode, normalised))
 
     def _scores_of(self, sentences: Iterable[Sentence], end: bool, mode: Mode) -> Iterator[SentenceScore]:
-        for batch in self._scored_batches(map(self._words, sentences), mode):
+        for batch in self._scored_batches(map(_checked_sentence, sentences), mode):
             logs, starts = batch.log_probabilities, np.append(0, batch.ends[:-1] + 1)
             if not end:
                 logs[batch.ends] = 0.0
@@ -237,7 +239,7 @@ class LanguageModel:
         """Return the perplexity of sentences, each scored on its own, and the counts on which it is based."""
         _check_sentences(sentences)
         sums, n_sentences, unknown = EvaluationSums(), 0, 0
-        for batch in self._scored_batches(map(self._words, sentences)):
+        for batch in self._scored_batches(map(_checked_sentence, sentences)):
             sums.add(batch.scores, batch.log_z)
             n_sentences += len(batch.sentences)
             unknown += int(np.count_nonzero(batch.ids == self.vocabulary.unknown_id))
@@ -505,8 +507,10 @@ class LanguageModel:
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    def _scored_batches(self, sentences: Iterable[list[str]], mode: Mode = "exact") -> Iterator[_ScoredBatch]:
-        """Score sentences, each a list of words, in batches.
+    def _scored_batches(
+        self, sentences: Iterable[Sentence | list[str]], mode: Mode = "exact"
+    ) -> Iterator[_ScoredBatch]:
+        """Score sentences in batches. A list is one sentence: its words.
 
         The scores of a sentence depend neither on the other sentences of its batch nor on the number of threads.
         PyTorch models are an exception: their scores may differ in the last digits.
@@ -522,14 +526,21 @@ class LanguageModel:
         _check_sentence("sentences", sentence)
         return self.text.words(sentence) if isinstance(sentence, str) else list(sentence)
 
-    def _encode(self, sentences: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
+    def _encode(self, sentences: list[Sentence | list[str]]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all words and sentence ends, (n,), and the indices of the ends, (sentences,)."""
-        ends = np.cumsum([len(words) + 1 for words in sentences]) - 1
+        if len(sentences) >= LINES_TO_COMPILE and self.text.tokenizer == "whitespace" and _are_strings(sentences):
+            return self._line_encoder.encode(sentences)
+        words = [each if isinstance(each, list) else self._words(each) for each in sentences]
+        ends = np.cumsum([len(each) + 1 for each in words]) - 1
         ids = np.full(ends[-1] + 1, self.vocabulary.end_id, np.uint32)
         is_word = np.ones(ids.size, np.bool_)
         is_word[ends] = False
-        ids[is_word] = self.vocabulary.encode(list(chain.from_iterable(sentences)))
+        ids[is_word] = self.vocabulary.encode(list(chain.from_iterable(words)))
         return ids, ends
+
+    @cached_property
+    def _line_encoder(self) -> LineEncoder:
+        return LineEncoder(self.vocabulary, self.text.lowercase)
 
     def _corpus(self, ids: np.ndarray) -> records.Corpus:
         """Return independent sentences in the form that models accept: contexts do not cross sentence ends."""
@@ -563,6 +574,15 @@ def _checked_mode(mode: Mode, normalised: object) -> Mode:
         return "exact" if check_bool("normalised", normalised) else "unnormalised"
     check_choice("mode", mode, get_args(Mode))
     return mode
+
+
+def _are_strings(sentences: list[Any]) -> TypeGuard[list[str]]:
+    return set(map(type, sentences)) == {str}
+
+
+def _checked_sentence(sentence: Sentence) -> Sentence:
+    _check_sentence("sentences", sentence)
+    return sentence
 
 
 def _check_sentence(name: str, sentence: object) -> None:

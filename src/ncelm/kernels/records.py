@@ -234,6 +234,16 @@ class Contexts(NamedTuple):
     offsets: np.ndarray  # (contexts + 1,) int64: the words of context u are words[offsets[u] : offsets[u + 1]]
 
 
+class WordIndex(NamedTuple):
+    """A hash table of the words of a vocabulary. Its length is a power of two, and at least half of it is empty."""
+
+    slots: np.ndarray  # the id of the word of each slot, −1 if it is empty, (slots,) int32
+    tags: np.ndarray  # half of the hash of this word, (slots,) uint32
+    characters: np.ndarray  # all words in UTF-8, one after the other, (bytes,) uint8
+    offsets: np.ndarray  # the bytes of word w are offsets[w]..offsets[w + 1] - 1, (V + 1,) int64
+    seed: np.uint64  # of the hash function
+
+
 class NormalizerUnits(NamedTuple):
     """An estimate of log Z(h): log Σ_k exp(a_kᵀ q̂ + b_k) over a few units, see models.normalizer."""
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ncelm.arguments import check_int, check_path, check_type
+from ncelm.arguments import check_int, check_path, check_str, check_type
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.files import exclusive_lock
@@ -18,7 +18,7 @@ from ncelm.models import load as model_loading
 from ncelm.models.description import Origin, open_store
 from ncelm.models.log_bilinear import LogBilinear
 from ncelm.models.normalizer import MAX_UNITS, Normalizer, NormalizerError
-from ncelm.progress import OnProgress, Option, shown
+from ncelm.progress import OnProgress, Option, check_progress, shown
 from ncelm.text.readers import read_lines
 from ncelm.text.store import TokenStore, store_or_path
 
@@ -73,6 +73,9 @@ def fit_normalizer(
     units = UNITS if units is None else check_int("units", units, 1, MAX_UNITS)
     contexts, seed = check_int("contexts", contexts, 1, 10**8), check_int("seed", seed, 0, 2**63)
     store = None if store is None else store_or_path("store", store)
+    file = None if file is None else check_path("file", file)
+    check_str("encoding", encoding)
+    check_progress(progress)
     check_type("store", store, store is None or file is None, "None if `file` is given")
     run.read_config(path)  # before the lock file is made
     with exclusive_lock(path / run.LOCK, f"{path} is being trained by another process: wait until it is finished"):
@@ -80,7 +83,7 @@ def fit_normalizer(
         if file is None:
             texts = _texts_of_store(open_store(store, origin.store, ", or a text as `file`"), origin)
         else:
-            texts = _last_tenth(_ids_of_file(check_path("file", file), encoding, origin))
+            texts = _last_tenth(_ids_of_file(file, encoding, origin))
         text, held_out = (_corpus(ids, origin) for ids in texts)
         with Team(threads) as team, shown(progress, desc="contexts", unit=" contexts") as report:
             fitted = fit(model, text, held_out, units, contexts, seed, team, report)
