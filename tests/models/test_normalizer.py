@@ -117,15 +117,9 @@ def test_a_text_in_place_of_the_store(tmp_path, boundary):
     store = store_of(tmp_path, lines, boundary)
     folder = save_model(tmp_path / "run", store, random_model(store))
     calls = []
-    fitted = fit_normalizer(
-        folder,
-        file=tmp_path / "text",
-        units=5,
-        contexts=500,
-        threads=1,
-        progress=lambda done, total: calls.append(done),
-    )
-    assert calls[-1] == 500 + fitting.HELD_OUT
+    options = {"units": 5, "contexts": 500, "threads": 1, "progress": lambda *call: calls.append(call)}
+    fitted = fit_normalizer(folder, file=tmp_path / "text", **options)
+    assert calls[-1] == (500 + fitting.HELD_OUT,) * 2
     assert fitted.error.std < 1.0
     (tmp_path / "short").write_text("the cat\n")
     with pytest.raises(NcelmError, match="at least ten words"):
@@ -171,7 +165,7 @@ def test_fast_scores_of_a_mixture(saved, cycle_store, tmp_path):
     other = [word.log_probability for word in ngram.full_scores(line)]
     expected = np.log(0.5 * np.exp(neural) + 0.5 * np.exp(other)).sum()
     assert mixture.score(line, mode="fast") == pytest.approx(expected)
-    with pytest.raises(NcelmError, match="of kind mixture: only log-bilinear models .* component"):
+    with pytest.raises(NcelmError, match=r"of kind mixture: only log-bilinear models .* component"):
         fit_normalizer(tmp_path / "mixture")
     with pytest.raises(NcelmError, match="of kind ngram: only log-bilinear"):
         fit_normalizer(tmp_path / "ngram")
@@ -197,7 +191,7 @@ def test_it_belongs_to_the_parameters(folder, cycle_store):
 def test_a_file_of_another_run(folder, cycle_store, tmp_path):
     other = save_model(tmp_path / "other", cycle_store, random_model(cycle_store, dim=7))
     shutil.copy(folder / run.NORMALIZER, other / run.NORMALIZER)
-    with pytest.raises(NcelmError, match="does not fit its config|of another run"):
+    with pytest.raises(NcelmError, match=r"does not fit its config|of another run"):
         ncelm.load(other)
 
 

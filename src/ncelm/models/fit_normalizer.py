@@ -26,10 +26,9 @@ UNITS = 384
 CONTEXTS = 100_000  # that the units are fitted to
 HELD_OUT = 10_000  # contexts that the error is measured in
 CORRUPTED = 0.25  # share of the contexts in which words are replaced, for texts unlike the training text
-REPLACED = 0.5  # share of the words of such a context that are replaced
 EPOCHS = 10
 BATCH = 256
-LEARNING_RATE = 0.01
+LEARNING_RATE = 0.005
 BETAS = 0.9, 0.99  # of Adam
 BLOCK = 2_000  # contexts between two calls of the progress function
 
@@ -191,7 +190,7 @@ def _draw(
     positions = np.sort(random.integers(text.ids.size, size=count))
     plan.contexts_of(text._replace(before=model.config.context), positions, found)
     some = random.permutation(count)[: int(corrupted * count)]
-    replace = random.random((len(some), found.shape[1])) < REPLACED
+    replace = random.random((len(some), found.shape[1])) < random.random((len(some), 1))  # few words, or many
     found[some] = np.where(replace, text.ids[random.integers(text.ids.size, size=replace.shape)], found[some])
     return found
 
