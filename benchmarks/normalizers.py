@@ -15,7 +15,7 @@ sees them. Further runs, such as models trained with --log-z-penalty, are measur
 | network | one hidden layer of 128 rectified units on q̂ |
 | frequent + network | exact sum over the most frequent words, and a network on q̂ and the logarithm of this sum |
 | clusters | expansion of second order around the means of clusters of words, and a network on the residual |
-| frequent + sampled | exact sum over the most frequent words; importance sampling of the others, once for all contexts |
+| frequent + sampled | exact sum over the most frequent words; importance sampling of the others, the same for all |
 """
 
 import json
