@@ -44,6 +44,7 @@ NOT_FLOAT = {
     "object": THING, "negative": -1,
 }  # fmt: skip
 NOT_BOOL = {"str": "x", "int": 1, "None": None, "list": [], "object": THING, "float": 0.0}
+BOOL_OR_NONE = {name: value for name, value in NOT_BOOL.items() if name != "None"}
 NOT_PATH = {
     "None": None, "int": 3, "bool": True, "list": ["x"], "bytes": b"x", "object": THING, "empty": "", "NUL": "a\0b",
     "long": "x" * 5000, "surrogate": "\ud800",
@@ -388,12 +389,12 @@ FUNCTIONS: dict[str, Function] = {
     "scores_of": Function(
         _lm("scores_of"),
         lambda api: {"sentences": ["w1"]},
-        {"sentences": NOT_SENTENCES, "end": NOT_BOOL, "mode": NOT_CHOICE, "normalised": NOT_BOOL},
+        {"sentences": NOT_SENTENCES, "end": NOT_BOOL, "mode": NOT_CHOICE, "normalised": BOOL_OR_NONE},
     ),
     "full_scores_of": Function(
         _lm("full_scores_of"),
         lambda api: {"sentences": ["w1"]},
-        {"sentences": NOT_SENTENCES, "end": NOT_BOOL, "mode": NOT_CHOICE, "normalised": NOT_BOOL},
+        {"sentences": NOT_SENTENCES, "end": NOT_BOOL, "mode": NOT_CHOICE, "normalised": BOOL_OR_NONE},
     ),
     "perplexity": Function(
         _lm("perplexity"),
