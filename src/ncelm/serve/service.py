@@ -215,6 +215,8 @@ class Service:
 
         kind = compute if values["words"] else totals
         results = await self.batcher.run(("score", name, mode, values["words"]), kind, texts, cost)
+        if mode != "exact":  # perplexities are exact
+            results = [{name: value for name, value in each.items() if name != "perplexity"} for each in results]
         notes = {"unnormalised": "unnormalised scores: log Z is taken to be 0"}
         if mode == "fast":
             error = lm.normalizer_error  # None for a mixture
