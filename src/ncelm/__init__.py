@@ -12,7 +12,7 @@
     ncelm.train_ngram(store, "ngram", order=5)
     ncelm.mix(["ngram", "run"], "mixed")
 
-`ncelm.train_lsa`, `train_pmi`, `blend`, `import_arpa` and `export_arpa` are the other commands of the command line;
+`ncelm.train_lsa`, `train_pmi`, `fit_normalizer`, `blend`, `import_arpa` and `export_arpa` are other commands;
 `ncelm.completion` has sentence completion, `ncelm.models.vectors` the export of word vectors, `ncelm.paper` the tables
 of the paper.
 """
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ncelm.fitting.fit import fit
     from ncelm.language_model import LanguageModel, SentenceScore, Tokens, WordScore, load_scorer
     from ncelm.models.evaluate import Evaluation
+    from ncelm.models.fit_normalizer import fit_normalizer
     from ncelm.models.log_bilinear import LogBilinear, ModelConfig
     from ncelm.models.lsa import Lsa, train_lsa
     from ncelm.models.ngram.estimate import train_ngram
@@ -66,6 +67,7 @@ _HOMES = {
     "blend": "combine",
     "export_arpa": "arpa",
     "fit": "fitting.fit",
+    "fit_normalizer": "models.fit_normalizer",
     "import_arpa": "arpa",
     "load_scorer": "language_model",
     "mix": "combine",
@@ -99,6 +101,7 @@ __all__ = [
     "blend",
     "export_arpa",
     "fit",
+    "fit_normalizer",
     "import_arpa",
     "load",
     "load_scorer",

@@ -157,6 +157,7 @@ def _recipe_lines(recipes: dict[str, Any]) -> list[str]:
 def run(arguments: argparse.Namespace) -> None:
     """Train and print the result."""
     from ncelm.io.machine import rank
+    from ncelm.models.normalizer import read_error
     from ncelm.text.store import TokenStore
     from ncelm.training.loop import train
     from ncelm.training.options import OPTIONS
@@ -177,10 +178,11 @@ def run(arguments: argparse.Namespace) -> None:
     )
     if rank() > 0:  # the first of several processes prints the result
         return
+    fast = read_error(arguments.out)
     if arguments.json:
-        print_json({"run": str(arguments.out), **result})
+        print_json({"run": str(arguments.out), **result, **({"normalizer_error": fast.as_dict()} if fast else {})})
     else:
-        print(f"{arguments.out}: {_summary(arguments.out, result)}")
+        print(f"{arguments.out}: {_summary(arguments.out, result)}{f'; error of fast scores {fast}' if fast else ''}")
 
 
 def _summary(out: Path, result: dict[str, Any]) -> str:

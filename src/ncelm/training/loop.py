@@ -20,6 +20,7 @@ from ncelm.io import array_files, run, signals
 from ncelm.io.machine import available_cores
 from ncelm.io.metrics import Metrics
 from ncelm.kernels.threads import Team
+from ncelm.models.fit_normalizer import fit_after_training
 from ncelm.progress import training_shown
 from ncelm.text.store import TokenStore
 from ncelm.training import diagnostics, recipes
@@ -36,6 +37,8 @@ from ncelm.training.tracking import check_track, track_training
 from ncelm.training.validation import evaluate_sample
 
 __all__ = ["Progress", "memory_bytes", "train"]
+
+WORDS_FOR_NORMALIZER = 20_000_000  # of training, all epochs together, from which on a normalizer is fitted at the end
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,18 @@ def train(
         introduction = choice.explanation if adaptive else ""
         shown = stack.enter_context(training_shown(progress, introduction))
         report = stack.enter_context(track_training(trackers, setup, snapshot.state, shown))
-        return Loop(setup, snapshot, team, 60.0 * checkpoint_minutes, report).run()
+        result = Loop(setup, snapshot, team, 60.0 * checkpoint_minutes, report).run()
+        _fit_normalizer(setup, team)
+        return result
+
+
+def _fit_normalizer(setup: Setup, team: Team) -> None:
+    """Fit a normalizer to a log-bilinear model, if that takes a small part of the time of training. Rank 0 does."""
+    words = setup.store.split("train").tokens * setup.config.schedule.epochs
+    log_bilinear = setup.config.model.architecture == "log-bilinear"
+    if setup.collective.rank == 0 and log_bilinear and words >= WORDS_FOR_NORMALIZER:
+        with team:
+            fit_after_training(setup.out, setup.store, team)
 
 
 def configure(
