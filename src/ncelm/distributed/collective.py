@@ -58,8 +58,11 @@ class Collective(Protocol):
             interval: words of text, of all workers together, between two calls of `synchronize`.
         """
 
-    def synchronize(self, full: bool = False) -> None:
-        """Exchange row deltas; if `full`, make parameters and optimizer state byte-identical on all workers."""
+    def synchronize(self, full: bool = False) -> str | None:
+        """Exchange row deltas; if `full`, make parameters byte-identical on all workers.
+
+        Returns None, or on all workers the reason why nothing was exchanged: a number was not finite.
+        """
 
     @property
     def bytes_sent(self) -> int:
@@ -98,8 +101,9 @@ class SingleProcess:
     ) -> None:
         """Do nothing."""
 
-    def synchronize(self, full: bool = False) -> None:
+    def synchronize(self, full: bool = False) -> str | None:
         """Do nothing."""
+        return None
 
 
 def local_world_size() -> int:

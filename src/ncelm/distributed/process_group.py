@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from ncelm.distributed.row_deltas import RowDeltaExchange, RowDeltas
+from ncelm.distributed.row_exchange import RowExchange
 from ncelm.errors import NcelmError
 from ncelm.text.store import Split, TokenStore
 
@@ -68,7 +68,7 @@ class ProcessGroup:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.bytes_sent = rank, size, 0
-        self._exchange: RowDeltaExchange | None = None
+        self._exchange: RowExchange | None = None
 
     @classmethod
     def join(cls) -> Self:
@@ -148,37 +148,30 @@ class ProcessGroup:
         counts: np.ndarray,
         interval: int,
     ) -> None:
-        """Set the arrays that `synchronize` works on. See `RowDeltaExchange` for the arguments."""
-        self._exchange = RowDeltaExchange(parameters, optimizer_state, counts, interval, self.size)
+        """Set the arrays that `synchronize` works on. See `RowExchange` for the arguments."""
+        self._exchange = RowExchange(parameters, optimizer_state, counts, interval, self.rank, self.size)
 
-    def synchronize(self, full: bool = False) -> None:
-        """Exchange row deltas; if `full`, make parameters and optimizer state byte-identical on all workers."""
+    def synchronize(self, full: bool = False) -> str | None:
+        """Exchange row deltas; if `full`, make parameters byte-identical on all workers.
+
+        Returns None, or on all workers the reason why nothing was exchanged: a number was not finite.
+        """
         if self._exchange is None:
             raise ValueError("call register before synchronize")
-        if full:
-            for table in self._exchange.tables:
-                self._synchronize_table(table)
-            return
-        message, gathered = self._exchange.pack(), self._exchange.gathered()
+        result = self._exchange.combine(self._all_to_all(self._exchange.pack(full)))
+        sender = self._exchange.apply(self._all_to_all([result] * self.size), full)
+        return None if sender is None else f"worker {sender} has parameters that are not finite"
+
+    def _all_to_all(self, messages: list[np.ndarray]) -> list[np.ndarray]:
+        """Send each worker its message, uint8 of any size; return the messages of all workers, by rank."""
+        sizes = np.array([message.size for message in messages])
+        received_sizes = np.empty_like(sizes)
+        sent = np.concatenate(messages)
         with _one_line_errors():
-            dist.all_gather_single(torch.from_numpy(gathered), torch.from_numpy(message))
-        self.bytes_sent += message.size * (self.size - 1)
-        self._exchange.apply(gathered, self.rank)
-
-    def _synchronize_table(self, table: RowDeltas) -> None:
-        """Reduce the residuals, not quantised, to rank 0, and broadcast its result."""
-        residual, own_growth = table.residual(), table.residual_growth()
-        growth = own_growth.copy()
-        self._reduce(residual)
-        self._reduce(growth)
-        if self.rank == 0:
-            table.add_residuals(residual, growth - own_growth)
-        self.broadcast_arrays(table.arrays())
-        table.mark_synced()
-
-    def _reduce(self, array: np.ndarray) -> None:
-        """Replace the array of rank 0 by the sum over all workers; those of the others become undefined."""
-        if array.size:
-            with _one_line_errors():
-                dist.reduce(torch.from_numpy(array), 0)
-            self.bytes_sent += array.nbytes if self.rank > 0 else 0
+            dist.all_to_all_single(torch.from_numpy(received_sizes), torch.from_numpy(sizes))
+            received = np.empty(received_sizes.sum(), np.uint8)
+            dist.all_to_all_single(
+                torch.from_numpy(received), torch.from_numpy(sent), received_sizes.tolist(), sizes.tolist()
+            )
+        self.bytes_sent += sent.size - messages[self.rank].size + 8 * (self.size - 1)
+        return np.split(received, np.cumsum(received_sizes)[:-1])

@@ -204,11 +204,12 @@ class Loop:
     def _run_epoch(self, engine: Engine, request: signals.StopRequest) -> None:
         """Run the remaining minibatches of an epoch."""
         setup, state, group = self.setup, self.state, self.setup.collective
-        config, steps, sync_steps, calls = setup.config, setup.steps_of(state.epoch), setup.sync_steps, 0
+        config, steps, calls = setup.config, setup.steps_of(state.epoch), 0
+        sync = steps if group.size == 1 else state.step
         while state.step < steps:
-            n = min(engine.planned, steps - state.step)
-            if group.size > 1:
-                n = min(n, sync_steps - state.step % sync_steps)
+            if state.step == sync:
+                sync = setup.next_sync(state.epoch, state.step, state.schedule.learning_rate)
+            n = min(engine.planned, sync - state.step)
             began = time.perf_counter()
             updates_done = state.epoch * setup.steps_per_epoch + state.step + np.arange(n)
             rate = state.schedule.learning_rate
@@ -221,8 +222,8 @@ class Loop:
             if last or calls % group.reduce_interval == 0:
                 due = group.rank == 0 and time.monotonic() - self.last_checkpoint > self.checkpoint_seconds
                 self.reduction.start(state.step, request.is_set(), due)
-            if last or state.step % sync_steps == 0:
-                group.synchronize(full=last)
+            if state.step == sync:
+                self._synchronize(full=last)
             state.seconds += time.perf_counter() - began
             if self.importance:
                 self._trace_weights(engine, losses)
@@ -234,10 +235,16 @@ class Loop:
             if (stop or save) and not last:  # an epoch ends with a checkpoint in any case
                 self.reduction.start(state.step, False, False)
                 self._add_losses(0)
-                group.synchronize(full=True)
+                self._synchronize(full=True)
                 self._checkpoint()
+                sync = state.step
                 if stop:
                     self._stop(request)
+
+    def _synchronize(self, full: bool) -> None:
+        """Exchange row deltas. A number that is not finite ends the run on all workers."""
+        if problem := self.setup.collective.synchronize(full):
+            self._diverged(problem)
 
     def _add_losses(self, in_flight: int) -> tuple[bool, bool]:
         """Add reduced losses, except for the last `in_flight`; return whether to stop and whether to save."""

@@ -22,12 +22,16 @@ from ncelm.progress import check_progress
 from ncelm.text.store import TokenStore, store_or_path
 from ncelm.training.backend import Backend, ModelClass, backend_of, index_contexts, model_class
 from ncelm.training.checkpoint import SnapshotShapes
-from ncelm.training.config import Adam, Halve, TrainConfig
+from ncelm.training.config import Adam, Halve, Linear, TrainConfig
 from ncelm.training.schedule import total_steps
 from ncelm.training.validation import SAMPLING_ERROR, sample_size
 
-# Default synchronisation interval: 1/500 of the text; in small texts 10,000 words, but not over 1/90 of the text
-SYNCS_PER_EPOCH, MIN_SYNCS_PER_EPOCH, MIN_SYNC_WORDS = 500, 90, 10_000
+# Default synchronisation interval of two workers: 1/500 of the text; in small texts 12,000 words, but not over 1/80 of
+# the text. N workers have an interval shorter by the factor (2/N)^0.75.
+SYNCS_PER_EPOCH, MIN_SYNCS_PER_EPOCH, MIN_SYNC_WORDS = 500, 80, 12_000
+STEPS_PER_SYNC = 2  # least minibatches of a worker between two synchronisations
+SHORT_SYNCS = 10  # intervals of text in which the synchronisation interval grows to its value
+MAX_SYNC_GROWTH = 10  # of the interval, which grows when the learning rate decays
 _NO_IDS = np.zeros(0, np.int32)
 
 
@@ -60,7 +64,7 @@ class Setup:
     watch: tuple[str, ...]  # splits whose perplexity is recorded after each epoch
     collective: Collective
     worker_store: TokenStore  # with this worker's part of the training split; in a single process, all of it
-    worker_config: TrainConfig  # with this worker's seed
+    worker_config: TrainConfig  # with this worker's seed and batch size
     backend: Backend
     model_class: ModelClass
     steps_per_epoch: int  # of each worker
@@ -85,7 +89,8 @@ class Setup:
             _check_workers(store, out, config, watched, collective)
         worker_store = collective.shard(store)
         seed = (config.seed * collective.size + collective.rank) % 2**63
-        worker_config = replace(config, seed=seed)
+        batch_size = worker_batch_size(config, store.split("train").tokens, collective.size)
+        worker_config = replace(config, seed=seed, batch_size=batch_size)
         tokens, kind = worker_store.split("train").tokens, model_class(config)
         parameters = kind.shapes(config.model, len(store.vocabulary))
         memory = backend.memory_bytes(worker_config, len(store.vocabulary), tokens)
@@ -121,14 +126,26 @@ class Setup:
     @property
     def step_words(self) -> int:
         """Words of text in a minibatch of each worker."""
-        return self.config.batch_size * self.collective.size
+        return self.worker_config.batch_size * self.collective.size
 
     @property
-    def sync_steps(self) -> int:
-        """Minibatches between two synchronisations of the workers."""
-        least = min(MIN_SYNC_WORDS, self.tokens // MIN_SYNCS_PER_EPOCH)
-        words = self.config.distributed.sync_interval or max(self.tokens // SYNCS_PER_EPOCH, least)
-        return max(words // self.step_words, 1)
+    def sync_words(self) -> int:
+        """Words of text, of all workers, between two synchronisations at the initial learning rate."""
+        return self.config.distributed.sync_interval or sync_words(self.tokens, self.collective.size)
+
+    def next_sync(self, epoch: int, step: int, learning_rate: float) -> int:
+        """Return the step of an epoch at whose end the workers synchronise next, after `step` steps.
+
+        What a worker misses of the others' training between two synchronisations is the number of their steps times
+        the size of these steps. The interval is therefore short in the first updates, which Adagrad makes long, and
+        inversely proportional to the learning rate.
+        """
+        done, decay = epoch * self.steps_per_epoch + step, learning_rate / self.config.learning_rate
+        if isinstance(self.config.schedule, Linear):
+            decay *= 1.0 - done / total_steps(self.config.schedule, self.steps_per_epoch)
+        start = min(math.sqrt(done * self.step_words / (SHORT_SYNCS * self.sync_words)), 1.0)
+        words = self.sync_words * start / max(decay, 1.0 / MAX_SYNC_GROWTH)
+        return min(step + max(int(words) // self.step_words, 1), self.steps_of(epoch))
 
     def steps_of(self, epoch: int) -> int:
         """Return the number of minibatches of an epoch of each worker; the first epoch is 0."""
@@ -169,6 +186,24 @@ class Setup:
         return noise_distribution(self.worker_store, self.config)
 
 
+def sync_words(tokens: int, workers: int) -> int:
+    """Return the default synchronisation interval, in words of text of all workers, for a text of `tokens` words."""
+    of_two = max(tokens / SYNCS_PER_EPOCH, min(MIN_SYNC_WORDS, tokens / MIN_SYNCS_PER_EPOCH))
+    return max(int(of_two * (2.0 / workers) ** 0.75), 1)
+
+
+def worker_batch_size(config: TrainConfig, tokens: int, workers: int) -> int:
+    """Return the words in a minibatch of each worker: `batch_size`, or less to have several in an interval.
+
+    Training on a short text by many workers would otherwise have few and large steps.
+    """
+    if workers == 1:
+        return config.batch_size
+    interval = config.distributed.sync_interval or sync_words(tokens, workers)
+    least = config.bptt_length if config.model.architecture == "lstm" else 1
+    return min(config.batch_size, max(interval // (STEPS_PER_SYNC * workers), least))
+
+
 def noise_distribution(store: TokenStore, config: TrainConfig) -> Noise | BigramNoise:
     """Return the noise distribution of a configuration for the training text of a store."""
     noise: Any = config.noise
@@ -195,8 +230,8 @@ def _check_workers(
 
 def _check_memory(needed: int, parameters: dict[str, tuple[int, ...]], collective: Collective) -> None:
     if collective.size > 1:
-        # per parameter: its last synchronised value, the remainder of its quantisation, and an int8 of each message
-        needed += sum(math.prod(shape) for shape in parameters.values()) * (4 + 4 + 1 + collective.size)
+        # per parameter: its last synchronised value, an owner's sum, and an int8 of each of four messages
+        needed += sum(math.prod(shape) for shape in parameters.values()) * (4 + 4 // collective.size + 4)
         needed *= local_world_size()
     remedy = "lower `dim`, `batch_size` or `noise_samples`, or prepare the text with a smaller `vocabulary_size`"
     check_memory("training", needed, remedy)

@@ -51,7 +51,7 @@ def start(setup: Setup, resume: bool, stack: ExitStack) -> Snapshot:
         group.broadcast_arrays(arrays)
     if group.size > 1:
         snapshot.state = _broadcast_state(setup, snapshot.state)
-        interval = setup.sync_steps * setup.step_words
+        interval = max(setup.sync_words, setup.step_words)
         group.register(snapshot.model.arrays(), snapshot.optimizer_state, setup.store.vocabulary.counts, interval)
     return snapshot
 
