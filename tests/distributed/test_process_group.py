@@ -52,10 +52,13 @@ def test_shards_are_equal_parts_of_the_text(ranks, cycle_store):
 
 
 def test_check_equal_raises_on_all_ranks(ranks):
-    remedy = "start all workers with the same set of options"
     for _, texts in ranks:
-        assert texts["check_equal.0"] == f"worker 1 has a different set of options than worker 0: {remedy}"
-        assert texts["check_equal.2"] == f"worker 2 has a different set of options than worker 0: {remedy}"
+        assert (
+            texts["check_equal.0"] == "worker 1 has `dim` 8, and worker 0 has 9: start all workers with the same `dim`"
+        )
+        assert (
+            texts["check_equal.2"] == "worker 2 has `dim` 9, and worker 0 has 8: start all workers with the same `dim`"
+        )
 
 
 def test_integer_deltas_sum_exactly_on_all_ranks(ranks):

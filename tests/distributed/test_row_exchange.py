@@ -18,7 +18,7 @@ def rows_of(name, array):
 
 
 def exact_deltas(random, shape, largest=127):
-    """Return deltas that int8 represents exactly: integers up to `largest`, the first one of each row being ±largest."""
+    """Return deltas that int8 represents exactly: integers, of which the first of each row is ±`largest`."""
     deltas = random.integers(-largest, largest + 1, size=shape).astype(np.float32)
     deltas[:, 0] = random.choice([-largest, largest], size=shape[0])
     return deltas
@@ -32,7 +32,9 @@ class Simulation:
         self.start = {name: random.integers(-9, 9, size=shape).astype(np.float32) for name, shape in SHAPES.items()}
         self.parameters = [{name: array.copy() for name, array in self.start.items()} for _ in range(workers)]
         self.states = [
-            {} if accumulator is None else {"accumulator": {n: np.full_like(a, accumulator) for n, a in self.start.items()}}
+            {}
+            if accumulator is None
+            else {"accumulator": {n: np.full_like(a, accumulator) for n, a in self.start.items()}}
             for _ in range(workers)
         ]
         self.exchanges = [
@@ -61,7 +63,7 @@ class Simulation:
 
 @pytest.fixture(autouse=True)
 def few_frequent_rows(monkeypatch):
-    monkeypatch.setattr(row_exchange, "FREQUENT_ROWS", 8)  # the others are examined in rounds of two exchanges
+    monkeypatch.setattr(row_exchange, "FREQUENT_ROWS", 8)  # the others are examined in rounds of N exchanges
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -78,7 +80,7 @@ def test_without_an_accumulator_deltas_are_summed_exactly(workers, full):
                 deltas[np.arange(len(rows)) % workers != (rank + 1) % workers] = 0.0  # not the owner
                 rows += deltas
                 rows_of(name, expected[name])[:] += deltas
-        for _ in range(1 if full else 2):
+        for _ in range(1 if full else workers):
             simulation.synchronize(full)
     for rank in range(workers):
         for name, array in simulation.parameters[rank].items():
@@ -125,7 +127,9 @@ def test_weights_are_those_of_the_documentation():
     simulation.synchronize()
     step = 127.0 * (3.0 + 1.0) / (3.0 + 5.0) - 127.0 * (3.0 + 4.0) / (3.0 + 5.0)
     for rank in range(2):
-        np.testing.assert_allclose(simulation.rows(rank, "matrices")[1], simulation.start["matrices"][1] + step, rtol=1e-5)
+        np.testing.assert_allclose(
+            simulation.rows(rank, "matrices")[1], simulation.start["matrices"][1] + step, rtol=1e-5
+        )
         np.testing.assert_allclose(simulation.accumulator(rank, "matrices")[1], 8.0, rtol=1e-6)
         np.testing.assert_array_equal(simulation.accumulator(rank, "matrices")[0], 3.0)
 

@@ -65,22 +65,22 @@ def main() -> None:
     group.broadcast_arrays(filled)
     arrays |= {f"broadcast_arrays.{name}": array for name, array in filled.items()}
 
-    group.check_equal({"token store": "the same", "set of options": "the same"})
+    collective.check_equal(group, {"token store": "the same", "`dim`": 8})
     for value in (0, 2):  # the rank that differs from the others
         try:
-            group.check_equal({"token store": "the same", "set of options": str(rank == value)})
+            collective.check_equal(group, {"token store": "the same", "`dim`": 8 + (rank == value)})
         except NcelmError as error:
             texts[f"check_equal.{value}"] = str(error)
     arrays["shard"] = np.array(group.shard(store).split("train").ids)
 
-    row_exchange.FREQUENT_ROWS = 8  # the other rows are examined in rounds of two messages
+    row_exchange.FREQUENT_ROWS = 8  # the other rows are examined in rounds of three exchanges
     parameters = initial()
     state = {"accumulator": {name: np.ones_like(array) for name, array in parameters.items()}}
     group.register(parameters, state, COUNTS, 20)
     for turn in range(3):
         add(parameters, integer_deltas(rank, turn))
-        group.synchronize()
-        group.synchronize()
+        for _ in range(SIZE):
+            group.synchronize()
         arrays |= {f"exact.{turn}.{name}": array.copy() for name, array in parameters.items()}
     add(parameters, integer_deltas(rank, 3))
     group.synchronize(full=True)

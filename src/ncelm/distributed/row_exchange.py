@@ -29,17 +29,17 @@ damps the step further in the first intervals. Without an accumulator (SGD) delt
 This module has no collectives: `ncelm.distributed.process_group` sends what its methods return.
 """
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from ncelm.errors import NcelmError
 
+# With two workers. With N workers, which have intervals shorter by 2/N, 2/N of the rows and N/2 times the exchanges.
 FREQUENT_ROWS = 2048  # rows examined in every exchange
 MIN_ROUND = 2  # exchanges in which all other rows are examined once; more if the vocabulary is large, because …
 WORDS_PER_ROW = 0.8  # … the text trained on in one round has at least this many words per row
-TOLERANCE = 0.01  # relative change from which on a row is sent, with two workers; √(2/N) of it with N
+TOLERANCE = np.float32(0.01)  # relative change from which on a row is sent
 EXAMINED_COLUMNS = 8  # numbers of a row that are compared
 HASHED_WIDTH = 64  # hashed weights that form one row
 
@@ -66,7 +66,8 @@ class _Rows:
     def of(cls, memory: np.ndarray, n: int, width: int) -> "_Rows":
         """Return the views of a part of a message."""
         header = memory[: 3 * 4 * n].view(np.int32).reshape(3, n)
-        return cls(header[0], *header[1:].view(np.float32), memory[3 * 4 * n :][: n * width].reshape(n, width))
+        scales, growth = header[1:].view(np.float32)
+        return cls(header[0], scales, growth, memory[3 * 4 * n :][: n * width].reshape(n, width))
 
     @staticmethod
     def nbytes(n: int, width: int) -> int:
@@ -87,7 +88,6 @@ class Table:
     def __init__(
         self, values: np.ndarray, accumulator: np.ndarray | None, queues: list[list[RowQueue]], rank: int
     ) -> None:
-        self.tolerance = np.float32(TOLERANCE * math.sqrt(2.0 / len(queues)))
         self.values, self.rank, self.workers = values, rank, len(queues)
         self.width = values.shape[1]
         self.synced = values.copy()  # initial values plus all results so far, the same on all workers
@@ -103,7 +103,7 @@ class Table:
         """Return the rows of an owner that have changed, (n,) int32: those examined this time, or all if `full`."""
         from ncelm.kernels import exchange
 
-        columns, tolerance = (self.width, np.float32(0.0)) if full else (EXAMINED_COLUMNS, self.tolerance)
+        columns, tolerance = (self.width, np.float32(0.0)) if full else (EXAMINED_COLUMNS, TOLERANCE)
         found = []
         for queue in self.queues[owner]:
             examined = queue.rows.size if full else queue.per_message
@@ -137,7 +137,14 @@ class Table:
         found = 0
         for sender, message in enumerate(received):
             found = exchange.add_growth(
-                message.rows, message.scales, message.growth, self.rank, self.workers, self._growth, self._touched, found
+                message.rows,
+                message.scales,
+                message.growth,
+                self.rank,
+                self.workers,
+                self._growth,
+                self._touched,
+                found,
             )
             if found < 0:
                 return self._touched[:0], sender
@@ -203,11 +210,12 @@ class RowExchange:
                 f"several workers cannot exchange the optimizer's {name}: set `optimizer` to adagrad or sgd"
             )
         accumulators = optimizer_state.get("accumulator", {})
-        round_length = max(MIN_ROUND, round(WORDS_PER_ROW * counts.size / interval))
-        by_frequency = np.argsort(-counts, kind="stable")
+        intervals = workers / 2
+        round_length = max(round(MIN_ROUND * intervals), round(WORDS_PER_ROW * counts.size / interval))
+        by_frequency, frequent = np.argsort(-counts, kind="stable"), round(FREQUENT_ROWS / intervals)
         self.rank, self.workers = rank, workers
         self.tables = [
-            Table(*_rows(name, values, accumulators.get(name), by_frequency, round_length, workers), rank)
+            Table(*_rows(name, values, accumulators.get(name), by_frequency, frequent, round_length, workers), rank)
             for name, values in parameters.items()
         ]
         # compile now: no row has changed yet, so that all messages are empty
@@ -284,6 +292,7 @@ def _rows(
     values: np.ndarray,
     accumulator: np.ndarray | None,
     by_frequency: np.ndarray,
+    frequent: int,
     round_length: int,
     workers: int,
 ) -> tuple[np.ndarray, np.ndarray | None, list[list[RowQueue]]]:
@@ -291,8 +300,8 @@ def _rows(
     if name in ("target_vectors", "biases", "context_vectors"):
         rows = values.reshape(len(values), -1)
         others = np.arange(by_frequency.size, len(values))  # the out-of-sentence word is in every sentence
-        queues = [(np.concatenate([others, by_frequency[:FREQUENT_ROWS]]), 1)]
-        queues.append((by_frequency[FREQUENT_ROWS:], round_length))
+        queues = [(np.concatenate([others, by_frequency[:frequent]]), 1)]
+        queues.append((by_frequency[frequent:], round_length))
     elif name == "weights":  # hashed features: their frequencies are not known
         rows = values.reshape(-1, HASHED_WIDTH if values.size % HASHED_WIDTH == 0 else 1)
         queues = [(np.arange(len(rows)), round_length)]

@@ -1,6 +1,5 @@
 """The fixed part of a training run: store, configuration, backend and sizes, validated before anything is written."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ import numpy as np
 
 from ncelm import __version__
 from ncelm.arguments import check_bool, check_float, check_path, check_strings, check_type
-from ncelm.distributed.collective import Collective, local_world_size
+from ncelm.distributed.collective import Collective, check_equal, local_world_size
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.machine import check_memory
@@ -21,15 +20,15 @@ from ncelm.noise import BigramNoise, Noise, noise_of
 from ncelm.progress import check_progress
 from ncelm.text.store import TokenStore, store_or_path
 from ncelm.training.backend import Backend, ModelClass, backend_of, index_contexts, model_class
-from ncelm.training.checkpoint import SnapshotShapes
+from ncelm.training.checkpoint import SnapshotShapes, TrainingState
 from ncelm.training.config import Adam, Halve, Linear, TrainConfig
+from ncelm.training.options import to_flat
 from ncelm.training.schedule import total_steps
 from ncelm.training.validation import SAMPLING_ERROR, sample_size
 
 # Default synchronisation interval of two workers: 1/500 of the text; in small texts 12,000 words, but not over 1/80 of
-# the text. N workers have an interval shorter by the factor (2/N)^0.75.
+# the text. N workers have an interval shorter by the factor 2/N.
 SYNCS_PER_EPOCH, MIN_SYNCS_PER_EPOCH, MIN_SYNC_WORDS = 500, 80, 12_000
-STEPS_PER_SYNC = 2  # least minibatches of a worker between two synchronisations
 SHORT_SYNCS = 10  # intervals of text in which the synchronisation interval grows to its value
 MAX_SYNC_GROWTH = 10  # of the interval, which grows when the learning rate decays
 _NO_IDS = np.zeros(0, np.int32)
@@ -86,7 +85,7 @@ class Setup:
                 "`valid_sentences`, or train with `schedule` linear"
             )
         if collective.size > 1:
-            _check_workers(store, out, config, watched, collective)
+            _check_workers(store, config, watched, collective)
         worker_store = collective.shard(store)
         seed = (config.seed * collective.size + collective.rank) % 2**63
         batch_size = worker_batch_size(config, store.split("train").tokens, collective.size)
@@ -147,6 +146,16 @@ class Setup:
         words = self.sync_words * start / max(decay, 1.0 / MAX_SYNC_GROWTH)
         return min(step + max(int(words) // self.step_words, 1), self.steps_of(epoch))
 
+    def steps_per_epoch_of(self, workers: int) -> int:
+        """Return the number of minibatches in an epoch of each of `workers` workers."""
+        tokens = self.tokens // workers
+        config = replace(self.config, batch_size=worker_batch_size(self.config, self.tokens, workers))
+        return self.backend.steps_per_epoch(config, max(tokens, 1))
+
+    def progress(self, state: TrainingState) -> float:
+        """Return the number of epochs done, with a fraction, of a state of this number of workers."""
+        return state.epoch + state.step / self.steps_per_epoch
+
     def steps_of(self, epoch: int) -> int:
         """Return the number of minibatches of an epoch of each worker; the first epoch is 0."""
         left = total_steps(self.config.schedule, self.steps_per_epoch) - epoch * self.steps_per_epoch
@@ -189,11 +198,11 @@ class Setup:
 def sync_words(tokens: int, workers: int) -> int:
     """Return the default synchronisation interval, in words of text of all workers, for a text of `tokens` words."""
     of_two = max(tokens / SYNCS_PER_EPOCH, min(MIN_SYNC_WORDS, tokens / MIN_SYNCS_PER_EPOCH))
-    return max(int(of_two * (2.0 / workers) ** 0.75), 1)
+    return max(int(of_two * 2.0 / workers), 1)
 
 
 def worker_batch_size(config: TrainConfig, tokens: int, workers: int) -> int:
-    """Return the words in a minibatch of each worker: `batch_size`, or less to have several in an interval.
+    """Return the words in a minibatch of each worker: `batch_size`, or less to have one in each interval.
 
     Training on a short text by many workers would otherwise have few and large steps.
     """
@@ -201,7 +210,7 @@ def worker_batch_size(config: TrainConfig, tokens: int, workers: int) -> int:
         return config.batch_size
     interval = config.distributed.sync_interval or sync_words(tokens, workers)
     least = config.bptt_length if config.model.architecture == "lstm" else 1
-    return min(config.batch_size, max(interval // (STEPS_PER_SYNC * workers), least))
+    return min(config.batch_size, max(interval // workers, least))
 
 
 def noise_distribution(store: TokenStore, config: TrainConfig) -> Noise | BigramNoise:
@@ -210,21 +219,17 @@ def noise_distribution(store: TokenStore, config: TrainConfig) -> Noise | Bigram
     return noise_of(store, noise.name, getattr(noise, "power", 0.0), getattr(noise, "smoothing", 0.0))
 
 
-def _check_workers(
-    store: TokenStore, out: Path, config: TrainConfig, watch: tuple[str, ...], collective: Collective
-) -> None:
+def _check_workers(store: TokenStore, config: TrainConfig, watch: tuple[str, ...], collective: Collective) -> None:
     """Raise NcelmError for options that need one process, and unless all workers have the same options."""
     if config.learned_log_normalizers:
         raise NcelmError("`log_normalizers` learned goes with one process, not with torchrun")
     if isinstance(config.optimizer, Adam):
         raise NcelmError("`optimizer` adam goes with one process, not with torchrun: choose adagrad or sgd")
-    options = {**config.to_dict(), "out": str(out), "watch": watch}
-    collective.check_equal(
-        {
-            "ncelm": f"{__version__} {run.VERSION}",
-            "token store": store.fingerprint,
-            "set of options": json.dumps(options, sort_keys=True),
-        }
+    # paths may differ between machines
+    options = {f"`{name}`": value for name, value in to_flat(config).items() if name != "init_from"}
+    check_equal(
+        collective,
+        {"ncelm": f"{__version__}.{run.VERSION}", "token store": store.fingerprint, **options, "`watch`": watch},
     )
 
 
