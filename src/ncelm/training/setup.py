@@ -26,9 +26,9 @@ from ncelm.training.options import to_flat
 from ncelm.training.schedule import total_steps
 from ncelm.training.validation import SAMPLING_ERROR, sample_size
 
-# Default synchronisation interval of two workers: 1/500 of the text; in small texts 12,000 words, but not over 1/80 of
-# the text. N workers have an interval shorter by the factor 2/N.
-SYNCS_PER_EPOCH, MIN_SYNCS_PER_EPOCH, MIN_SYNC_WORDS = 500, 80, 12_000
+# Default synchronisation interval of two workers: 12,000 words for a text of a million words, in proportion to the
+# length^1.25 of shorter texts, and 1/500 of a text of more than six million words. N workers have 2/N of it.
+SYNC_WORDS, SYNC_EXPONENT, SYNCS_PER_EPOCH = 12_000, 1.25, 500
 SHORT_SYNCS = 10  # intervals of text in which the synchronisation interval grows to its value
 MAX_SYNC_GROWTH = 10  # of the interval, which grows when the learning rate decays
 _NO_IDS = np.zeros(0, np.int32)
@@ -197,7 +197,7 @@ class Setup:
 
 def sync_words(tokens: int, workers: int) -> int:
     """Return the default synchronisation interval, in words of text of all workers, for a text of `tokens` words."""
-    of_two = max(tokens / SYNCS_PER_EPOCH, min(MIN_SYNC_WORDS, tokens / MIN_SYNCS_PER_EPOCH))
+    of_two = max(tokens / SYNCS_PER_EPOCH, SYNC_WORDS) if tokens > 1e6 else SYNC_WORDS * (tokens / 1e6) ** SYNC_EXPONENT
     return max(int(of_two * 2.0 / workers), 1)
 
 
