@@ -1,0 +1,1 @@
+"""Plug-ins for programs that filter and process corpora."""
