@@ -161,7 +161,7 @@ class Model:
     def scores(self, sentences: Iterable[str], bos: bool = True, eos: bool = True) -> list[float]:
         """Return `score` of each sentence, faster than one by one."""
         lines = _checked_lines(sentences)
-        return self._queries.scores(lines, check_bool("bos", bos), check_bool("eos", eos))[0].tolist()
+        return self._queries.scores(lines, check_bool("bos", bos), check_bool("eos", eos)).log10.tolist()
 
     def perplexity(self, sentence: str | bytes) -> float:
         """Return the perplexity of a sentence: 10 to the power of -log10 P per word, with the end of the sentence."""
@@ -170,7 +170,7 @@ class Model:
 
     def perplexities(self, sentences: Iterable[str]) -> list[float]:
         """Return `perplexity` of each sentence, faster than one by one."""
-        log10, words = self._queries.scores(_checked_lines(sentences), True, True)
+        log10, words, _ = self._queries.scores(_checked_lines(sentences), True, True)
         return (10.0 ** (-log10 / (words + 1))).tolist()
 
     def full_scores(

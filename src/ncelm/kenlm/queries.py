@@ -15,7 +15,7 @@ from ncelm.models.base import WordModel
 from ncelm.models.generation import check_reads_forwards
 from ncelm.models.mixture import Mixture
 from ncelm.models.ngram.arpa import read_arpa
-from ncelm.models.ngram.index import build_index, score_lines
+from ncelm.models.ngram.index import LineScores, build_index, score_lines
 from ncelm.models.ngram.query import LN_10, NGramModel
 from ncelm.progress import shown as shown_progress
 from ncelm.text.settings import TextSettings
@@ -33,8 +33,8 @@ class Queries(Protocol):
     def score(self, sentence: str | bytes, bos: bool, eos: bool) -> tuple[float, int]:
         """Return the score of a sentence and the number of its words, without its end."""
 
-    def scores(self, sentences: list[str], bos: bool, eos: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores of sentences and the numbers of their words, each (sentences,)."""
+    def scores(self, sentences: list[str], bos: bool, eos: bool) -> LineScores:
+        """Return the scores of sentences."""
 
     def full_scores(self, sentence: str | bytes, bos: bool, eos: bool) -> Iterator[tuple[float, int, bool]]:
         """Yield the score of each word."""
@@ -85,12 +85,11 @@ class NGramQueries:
         """Return the score of a sentence and the number of its words."""
         return self._kernels.score_line(self._index, self._line(sentence), bos, eos)
 
-    def scores(self, sentences: list[str], bos: bool, eos: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores of sentences and the numbers of their words."""
+    def scores(self, sentences: list[str], bos: bool, eos: bool) -> LineScores:
+        """Return the scores of sentences."""
         words = self._words
         lines = sentences if words is None else [" ".join(words(sentence)) for sentence in sentences]
-        result = score_lines(self._index, lines, bos, eos)
-        return result.log10, result.words
+        return score_lines(self._index, lines, bos, eos)
 
     def full_scores(self, sentence: str | bytes, bos: bool, eos: bool) -> Iterator[tuple[float, int, bool]]:
         """Yield the score of each word."""
@@ -140,14 +139,15 @@ class WordQueries:
 
     def score(self, sentence: str | bytes, bos: bool, eos: bool) -> tuple[float, int]:
         """Return the score of a sentence and the number of its words."""
-        log10, words = self.scores([_as_text(sentence)], bos, eos)
+        log10, words, _ = self.scores([_as_text(sentence)], bos, eos)
         return float(log10[0]), int(words[0])
 
-    def scores(self, sentences: list[str], bos: bool, eos: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return the scores of sentences and the numbers of their words."""
+    def scores(self, sentences: list[str], bos: bool, eos: bool) -> LineScores:
+        """Return the scores of sentences."""
         scored = list(self._lm.scores_of(sentences, end=eos))
         log10 = np.array([score.log_probability for score in scored]) / LN_10
-        return log10, np.array([score.tokens - eos for score in scored], np.int64)
+        counts = np.array([(score.tokens - eos, score.unknown) for score in scored], np.int64).reshape(-1, 2)
+        return LineScores(log10, counts[:, 0], counts[:, 1])
 
     def full_scores(self, sentence: str | bytes, bos: bool, eos: bool) -> Iterator[tuple[float, int, bool]]:
         """Yield the score of each word."""
@@ -196,18 +196,18 @@ def _context(model: WordModel) -> int | None:
 # -- loading ---------------------------------------------------------------------------------------------------------
 
 
-def load(path: Path, progress: bool) -> Queries:
-    """Return the queries of a run, or of an ARPA file."""
+def load(path: Path, progress: bool, threads: int | None = None) -> Queries:
+    """Return the queries of a run, or of an ARPA file. N-gram models use one thread."""
     if path.is_dir():
-        return _load_run(path)
+        return _load_run(path, threads)
     _check_not_binary(path)
     with shown_progress(progress, desc="reading", unit=" n-grams", unit_scale=True) as report:
         model, vocabulary = read_arpa(path, None, report)
     return NGramQueries(model, build_index(model, vocabulary, vocabulary.out_of_sentence_id), None)
 
 
-def _load_run(path: Path) -> Queries:
-    lm = LanguageModel.load(path)
+def _load_run(path: Path, threads: int | None) -> Queries:
+    lm = LanguageModel.load(path, threads)
     if not isinstance(lm.model, NGramModel):
         return WordQueries(lm)
     words = None if lm.text == TextSettings() else lm.text.words
