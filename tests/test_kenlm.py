@@ -262,7 +262,7 @@ def test_wrong_arguments(arpa, runs):
         lambda: model.score(None),
         lambda: model.scores("a sentence"),
         lambda: model.scores([b"a"]),
-        lambda: model.full_scores(1),
+        lambda: list(model.full_scores(1)),
         lambda: model.perplexity(1),
         lambda: 1 in model,
         lambda: model.BeginSentenceWrite(None),

@@ -29,7 +29,7 @@ import numpy as np
 
 from ncelm.arguments import check_bool, check_iterable, check_type, shown
 from ncelm.errors import ArgumentTypeError, NcelmError
-from ncelm.kenlm.queries import as_bytes, load
+from ncelm.kenlm.queries import load
 
 __all__ = [
     "ARPALoadComplain",
@@ -156,7 +156,7 @@ class Model:
             bos: whether the sentence begins here; if not, its first word has no context.
             eos: whether the sentence ends here, and its end is scored, too.
         """
-        return self._queries.score(_checked(sentence), bool(bos), bool(eos))[0]
+        return self._queries.score(sentence, bool(bos), bool(eos))[0]
 
     def scores(self, sentences: Iterable[str], bos: bool = True, eos: bool = True) -> list[float]:
         """Return `score` of each sentence, faster than one by one."""
@@ -165,7 +165,7 @@ class Model:
 
     def perplexity(self, sentence: str | bytes) -> float:
         """Return the perplexity of a sentence: 10 to the power of -log10 P per word, with the end of the sentence."""
-        log10, words = self._queries.score(_checked(sentence), True, True)
+        log10, words = self._queries.score(sentence, True, True)
         return float(10.0 ** (-log10 / (words + 1)))
 
     def perplexities(self, sentences: Iterable[str]) -> list[float]:
@@ -177,7 +177,7 @@ class Model:
         self, sentence: str | bytes, bos: bool = True, eos: bool = True
     ) -> Iterator[tuple[float, int, bool]]:
         """Yield log10 P of each word, the length of the n-gram that it is from, and whether the word is unknown."""
-        return self._queries.full_scores(_checked(sentence), bool(bos), bool(eos))
+        return self._queries.full_scores(sentence, bool(bos), bool(eos))
 
     def BeginSentenceWrite(self, state: State) -> None:  # noqa: N802
         """Set a state to that at the beginning of a sentence."""
@@ -196,12 +196,14 @@ class Model:
         return FullScoreReturn(*self._step(in_state, word, out_state))
 
     def _step(self, in_state: State, word: str, out_state: State) -> tuple[float, int, bool]:
-        values = _check_state("in_state", in_state)._values
-        log10, length, oov, _check_state("out_state", out_state)._values = self._queries.step(values, as_bytes(word))
+        if type(in_state) is not State or type(out_state) is not State:
+            _check_state("in_state", in_state)
+            _check_state("out_state", out_state)
+        log10, length, oov, out_state._values = self._queries.step(in_state._values, word, out_state._values)
         return log10, length, oov
 
     def __contains__(self, word: str | bytes) -> bool:
-        return self._queries.knows(as_bytes(word))
+        return self._queries.knows(word)
 
     def __repr__(self) -> str:
         return f"<Model from {Path(os.fsdecode(self.path)).name}>"
@@ -215,12 +217,6 @@ class LanguageModel(Model):
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------
-
-
-def _checked(sentence: object) -> str | bytes:
-    if isinstance(sentence, str | bytes):
-        return sentence
-    raise ArgumentTypeError(f"`sentence` is {shown(sentence)}: give a str or bytes")
 
 
 def _checked_lines(sentences: Iterable[str]) -> list[str]:

@@ -42,27 +42,27 @@ class Queries(Protocol):
     def start(self, bos: bool) -> np.ndarray:
         """Return the values of a state."""
 
-    def step(self, values: np.ndarray, word: bytes) -> tuple[float, int, bool, np.ndarray]:
-        """Return the score of a word after a state, and the values of the next state."""
+    def step(self, values: np.ndarray, word: str | bytes, out: np.ndarray) -> tuple[float, int, bool, np.ndarray]:
+        """Return the score of a word after a state, and the values of the next state, which may be written to `out`."""
 
-    def knows(self, word: bytes) -> bool:
+    def knows(self, word: str | bytes) -> bool:
         """Return whether a word is in the vocabulary."""
 
 
-def as_bytes(text: str | bytes) -> bytes:
-    """Return a text as UTF-8."""
+def _as_bytes(text: str | bytes) -> bytes:
+    """Return a sentence or a word as UTF-8."""
+    if isinstance(text, str):
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            raise ArgumentError(f"{shown(text)} cannot be encoded as UTF-8: remove what is not a character") from None
     if isinstance(text, bytes):
         return text
-    if not isinstance(text, str):
-        raise ArgumentTypeError(f"`word` is {shown(text)}: give a str or bytes")
-    try:
-        return text.encode()
-    except UnicodeEncodeError:
-        raise ArgumentError(f"{shown(text)} cannot be encoded as UTF-8: remove what is not a character") from None
+    raise ArgumentTypeError(f"{shown(text)} is not text: give a str or bytes")
 
 
 def _as_text(text: str | bytes) -> str:
-    return text if isinstance(text, str) else text.decode(errors="replace")
+    return text if isinstance(text, str) else _as_bytes(text).decode(errors="replace")
 
 
 # -- n-gram models ---------------------------------------------------------------------------------------------------
@@ -76,10 +76,12 @@ class NGramQueries:
 
         self.order, self._index, self._kernels = model.order, index, ngram_index
         self._words = words  # the tokenizer; None: words are separated by white space
+        self._line = _as_bytes if words is None else self._tokenized_line
         self._state_size = 3 * (model.order - 1)
 
-    def _line(self, sentence: str | bytes) -> bytes:
-        return as_bytes(sentence if self._words is None else " ".join(self._words(_as_text(sentence))))
+    def _tokenized_line(self, sentence: str | bytes) -> bytes:
+        assert self._words is not None
+        return _as_bytes(" ".join(self._words(_as_text(sentence))))
 
     def score(self, sentence: str | bytes, bos: bool, eos: bool) -> tuple[float, int]:
         """Return the score of a sentence and the number of its words."""
@@ -105,19 +107,19 @@ class NGramQueries:
         self._kernels.reset(self._index, bos, values)
         return values
 
-    def step(self, values: np.ndarray, word: bytes) -> tuple[float, int, bool, np.ndarray]:
-        """Return the score of a word after a state, and the values of the next state."""
+    def step(self, values: np.ndarray, word: str | bytes, out: np.ndarray) -> tuple[float, int, bool, np.ndarray]:
+        """Return the score of a word after a state, and the values of the next state, which may be written to `out`."""
         if values.size != self._state_size:
             if values.size:
                 raise ArgumentError("`in_state` is of another model: set it with BeginSentenceWrite first")
             values = self.start(False)
-        following = np.empty(self._state_size, np.int64)
-        log10, length, id = self._kernels.score_word(self._index, values, word, following)
+        following = out if out.size == self._state_size else np.empty(self._state_size, np.int64)
+        log10, length, id = self._kernels.score_word(self._index, values, _as_bytes(word), following)
         return log10, length, id == 0, following
 
-    def knows(self, word: bytes) -> bool:
+    def knows(self, word: str | bytes) -> bool:
         """Return whether a word is in the vocabulary."""
-        return bool(self._kernels.find_word(self._index, word) != 0)
+        return bool(self._kernels.find_word(self._index, _as_bytes(word)) != 0)
 
 
 # -- other models ----------------------------------------------------------------------------------------------------
@@ -162,7 +164,7 @@ class WordQueries:
         """Return the values of a state: no words."""
         return np.empty(0, np.int64)
 
-    def step(self, values: np.ndarray, word: bytes) -> tuple[float, int, bool, np.ndarray]:
+    def step(self, values: np.ndarray, word: str | bytes, out: np.ndarray) -> tuple[float, int, bool, np.ndarray]:
         """Return the score of a word after a state, and the values of the next state."""
         vocabulary = self._lm.vocabulary
         id = vocabulary.id(_as_text(word))
@@ -177,7 +179,7 @@ class WordQueries:
         kept = ids if self._context is None else ids[ids.size - min(self._context, ids.size) :]
         return log10, self._length(values.size), id == vocabulary.unknown_id, kept
 
-    def knows(self, word: bytes) -> bool:
+    def knows(self, word: str | bytes) -> bool:
         """Return whether a word is in the vocabulary."""
         return self._lm.vocabulary.id(_as_text(word)) != self._lm.vocabulary.unknown_id
 

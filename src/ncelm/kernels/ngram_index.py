@@ -22,11 +22,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ncelm.kernels.compile import inline, kernel
-from ncelm.kernels.simd import prefetch
+from ncelm.kernels.simd import borrowed, prefetch
 
 HEADER = 16  # numbers before the first part
 AHEAD = 16  # n-grams between the prefetch of a slot and the insertion into it
 WORDS = 64  # words whose slots are prefetched together
+ROWS = WORDS + 1  # and the end of the line
 BLANK, TAB, RETURN, NEWLINE = (ord(c) for c in " \t\r\n")
 LINE_END = -1  # in place of a word's id
 _NO_CHILDREN = np.uint64(1 << 31)
@@ -71,11 +72,11 @@ class State(NamedTuple):
 class Block(NamedTuple):
     """The next words of a text."""
 
-    begins: np.ndarray  # where each word begins in the text, (WORDS + 1,)
+    begins: np.ndarray  # where each word begins in the text, (ROWS,)
     ends: np.ndarray  # and ends; LINE_END at the end of a line
     ids: np.ndarray  # the ids of the words; LINE_END at the end of a line
-    keys: np.ndarray  # of the spelling, (WORDS + 1,) uint64
-    starts: np.ndarray  # where the searches for the n-grams that end at each word begin, (WORDS + 1, N - 1)
+    keys: np.ndarray  # of the spelling, (ROWS,) uint64
+    starts: np.ndarray  # where the searches for the n-grams that end at each word begin, (ROWS (N - 1),)
 
 
 # -- hash tables -------------------------------------------------------------------------------------------------------
@@ -212,17 +213,40 @@ def insert_ngrams(index, layout, trie, bits, numbers, hashes, parent, first, las
 
 @inline(fastmath=False)
 def _open(numbers):
-    """The header of an index, and views of it."""
+    """The header of an index, and views of it, which the caller's array keeps alive."""
+    (numbers,) = borrowed((numbers,))
     h = numbers[:HEADER].view(np.int64)
     layout = Layout(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7], h[8], h[9], h[10])
     return layout, Index(numbers, numbers.view(np.float32), numbers[h[7] : h[8]].view(np.uint8))
 
 
 @inline(fastmath=False)
+def _state_in(layout, memory):
+    """A state in memory (≥ 3 (N - 1),) int64, which the caller keeps alive."""
+    (memory,), n = borrowed((memory,)), layout.order - 1
+    return State(memory[:n], memory[n : 2 * n].view(np.uint64), memory[2 * n : 3 * n].view(np.float64))
+
+
+@inline(fastmath=False)
+def _new_memory(layout):
+    """Memory of a state and of a block, in one array: an allocation takes as long as scoring some words."""
+    return np.empty(3 * (layout.order - 1) + (3 + layout.order) * ROWS, np.int64)
+
+
+@inline(fastmath=False)
+def _block_in(layout, memory):
+    """A block in memory of `_new_memory`, which the caller keeps alive."""
+    (memory,) = borrowed((memory,))
+    rest = memory[3 * (layout.order - 1) :]
+    keys = rest[3 * ROWS : 4 * ROWS].view(np.uint64)
+    return Block(rest[:ROWS], rest[ROWS : 2 * ROWS], rest[2 * ROWS : 3 * ROWS], keys, rest[4 * ROWS :])
+
+
+@inline(fastmath=False)
 def _step(index, layout, state, starts, row, word):
     """log P(word | state) and the length of the n-gram that it is from; numbers and back-offs of `state` are advanced.
 
-    starts[row] (N - 1,) are the slots at which the searches begin. The sum has the order of
+    starts[row (N - 1):] are the slots at which the searches begin. The sum has the order of
     `ncelm.kernels.ngram.step`: both give the same bits.
     """
     table, orders = layout.table, layout.order - 1
@@ -231,7 +255,7 @@ def _step(index, layout, state, starts, row, word):
         number = state.numbers[m]
         longer, backoff, is_found = np.int64(-1), 0.0, False
         if number >= 0:
-            key, slot = _key_of(number, word, layout.words), starts[row, m]
+            key, slot = _key_of(number, word, layout.words), starts[row * orders + m]
             while True:
                 place = table + 2 * slot
                 found = index.numbers[place]
@@ -291,7 +315,7 @@ def _advance(layout, hashes, known, word, starts, row):
     orders = layout.order - 1
     for m in range(known - 1, -1, -1):
         hash = _extended(hashes[m], word)
-        starts[row, m] = _slot(hash, layout.slots)
+        starts[row * orders + m] = _slot(hash, layout.slots)
         if m + 1 < orders:
             hashes[m + 1] = hash
     if orders:
@@ -343,41 +367,17 @@ def _locate(index, layout, block, n, hashes, known, bos):
         before = known
         known = _advance(layout, hashes, known, word, block.starts, i)
         for m in range(before):
-            prefetch(index.numbers, layout.table + 2 * block.starts[i, m])
+            prefetch(index.numbers, layout.table + 2 * block.starts[i * (layout.order - 1) + m])
         if is_end:
             known = _reset_hashes(layout, hashes, bos)
     return known
-
-
-@inline(fastmath=False)
-def _scratch(layout):
-    """A state and a block in one piece of memory: an allocation takes as long as scoring a word."""
-    orders, rows = layout.order - 1, WORDS + 1
-    memory = np.empty(3 * orders + (4 + orders) * rows, np.int64)
-    state = State(
-        memory[:orders], memory[orders : 2 * orders].view(np.uint64), memory[2 * orders : 3 * orders].view(np.float64)
-    )
-    rest = memory[3 * orders :]
-    starts = rest[4 * rows :].reshape((rows, orders))
-    block = Block(
-        rest[:rows], rest[rows : 2 * rows], rest[2 * rows : 3 * rows], rest[3 * rows : 4 * rows].view(np.uint64), starts
-    )
-    return state, block
-
-
-@inline(fastmath=False)
-def _state_of(layout, memory):
-    orders = layout.order - 1
-    return State(
-        memory[:orders], memory[orders : 2 * orders].view(np.uint64), memory[2 * orders : 3 * orders].view(np.float64)
-    )
 
 
 @kernel(fastmath=False)
 def reset(index, bos, memory):
     """Set a state, memory (3 (N - 1),) int64, to that before a sentence (bos), or to that without a context."""
     layout, index = _open(index)
-    state = _state_of(layout, memory)
+    state = _state_in(layout, memory)
     memory[:] = 0
     _reset(index, layout, state, bos)
     _reset_hashes(layout, state.hashes, bos)
@@ -395,9 +395,9 @@ def score_word(index, memory, text, new_memory):
     """log P of a word, UTF-8, after a state, the length of its n-gram, and its id. The new state is written."""
     layout, index = _open(index)
     new_memory[:] = memory
-    state, orders = _state_of(layout, new_memory), layout.order - 1
+    state, orders = _state_in(layout, new_memory), layout.order - 1
     word = _find_word(index, layout, text, 0, len(text), _spelling_key(text, 0, len(text)))
-    starts = np.empty((1, orders), np.int64)
+    starts = np.empty(orders, np.int64)
     _advance(layout, state.hashes, orders, word, starts, 0)
     score, length = _step(index, layout, state, starts, 0, word)
     for m in range(orders):  # equal states have equal bytes
@@ -410,7 +410,8 @@ def score_word(index, memory, text, new_memory):
 def score_line(index, text, bos, eos):
     """log P of a line, UTF-8, and the number of its words."""
     layout, index = _open(index)
-    state, block = _scratch(layout)
+    memory = _new_memory(layout)
+    state, block = _state_in(layout, memory), _block_in(layout, memory)
     _reset(index, layout, state, bos)
     known, total, words, at = _reset_hashes(layout, state.hashes, bos), 0.0, 0, 0
     while at <= len(text):
@@ -423,6 +424,7 @@ def score_line(index, text, bos, eos):
         for i in range(n):
             word = layout.end_id if block.ids[i] == LINE_END else block.ids[i]
             total += _step(index, layout, state, block.starts, i, word)[0]
+    memory[0] = 0  # it must live until here: its parts are borrowed
     return total, words
 
 
@@ -430,7 +432,8 @@ def score_line(index, text, bos, eos):
 def score_words(index, text, bos, eos, scores, lengths, ids):
     """Write log P, the length of the n-gram and the id of each word of a line, (words + 1,); return their number."""
     layout, index = _open(index)
-    state, block = _scratch(layout)
+    memory = _new_memory(layout)
+    state, block = _state_in(layout, memory), _block_in(layout, memory)
     _reset(index, layout, state, bos)
     known, at, count = _reset_hashes(layout, state.hashes, bos), 0, 0
     while at <= len(text):
@@ -443,6 +446,7 @@ def score_words(index, text, bos, eos, scores, lengths, ids):
             ids[count] = layout.end_id if block.ids[i] == LINE_END else block.ids[i]
             scores[count], lengths[count] = _step(index, layout, state, block.starts, i, ids[count])
             count += 1
+    memory[0] = 0  # it must live until here: its parts are borrowed
     return count
 
 
@@ -450,7 +454,8 @@ def score_words(index, text, bos, eos, scores, lengths, ids):
 def score_lines(index, text, bos, eos, totals, words, unknown):
     """Write log P, the number of words and that of unknown words of each line; all lines end with a line break."""
     layout, index = _open(index)
-    state, block = _scratch(layout)
+    memory = _new_memory(layout)
+    state, block = _state_in(layout, memory), _block_in(layout, memory)
     _reset(index, layout, state, bos)
     known, at = _reset_hashes(layout, state.hashes, bos), 0
     line, total, count, oov = 0, 0.0, 0, 0
@@ -469,3 +474,4 @@ def score_lines(index, text, bos, eos, totals, words, unknown):
             totals[line], words[line], unknown[line] = total, count, oov
             line, total, count, oov = line + 1, 0.0, 0, 0
             _reset(index, layout, state, bos)
+    memory[0] = 0  # it must live until here: its parts are borrowed
