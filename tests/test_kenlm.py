@@ -1,8 +1,10 @@
 """`ncelm.kenlm`: every number of KenLM's module, models of other kinds, errors."""
 
 import copy
+import importlib
 import math
 import pickle
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -232,6 +234,28 @@ def test_pickling(runs, arpa):
         assert type(copied) is kenlm.LanguageModel
         assert copied.path == str(path).encode()
         assert copied.score("the wizard") == model.score("the wizard")
+
+
+# -- other programs --------------------------------------------------------------------------------------------------
+
+
+def test_a_decoder_that_imports_kenlm(arpa, monkeypatch):
+    """pyctcdecode, unchanged, finds the same beams with both modules."""
+    pytest.importorskip("pyctcdecode", reason="needs pyctcdecode: pip install pyctcdecode")
+    original = pytest.importorskip("kenlm", reason="needs KenLM: pip install kenlm, with a C++ compiler")
+    labels = [" ", *"adehinortwz", ""]
+    logits = np.log(np.random.default_rng(0).dirichlet(np.full(len(labels), 0.15), size=60) + 1e-9)
+    beams = []
+    for module in (original, kenlm):
+        monkeypatch.setitem(sys.modules, "kenlm", module)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "pyctcdecode"]:
+            monkeypatch.delitem(sys.modules, name)
+        decoder = importlib.import_module("pyctcdecode").build_ctcdecoder(
+            labels, str(arpa), unigrams=["the", "wizard", "and", "a", "tin", "dorothy", "in", "it"]
+        )
+        beams.append([(beam[0], beam[-1]) for beam in decoder.decode_beams(logits, beam_width=30)])
+    assert [text for text, _ in beams[0]] == [text for text, _ in beams[1]]
+    assert [score for _, score in beams[0]] == pytest.approx([score for _, score in beams[1]], abs=1e-4)
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------

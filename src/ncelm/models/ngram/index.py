@@ -92,3 +92,16 @@ def score_lines(index: np.ndarray, lines: Sequence[str], bos: bool = True, eos: 
             raise ArgumentError("a line cannot be encoded as UTF-8: remove what is not a character") from None
         kernels.score_lines(index, encoded, bos, eos, *arrays)
     return result
+
+
+def compile_queries(index: np.ndarray) -> None:
+    """Compile, or load from the cache, all queries of an index, those of `ncelm.kenlm` included."""
+    from ncelm.kernels import ngram_index as kernels
+
+    state = np.empty(3 * (int(index[0]) - 1), np.int64)  # the first number of the header is the order
+    score_lines(index, ["a"])
+    kernels.reset(index, True, state)
+    kernels.score_word(index, state, b"a", state)
+    kernels.find_word(index, b"a")
+    kernels.score_line(index, b"a", True, True)
+    kernels.score_words(index, b"a", True, True, np.empty(2), np.empty(2, np.int64), np.empty(2, np.int64))
