@@ -17,9 +17,9 @@ from ncelm import kenlm
 from ncelm.errors import ArgumentError, ArgumentTypeError, NcelmError
 from ncelm.kenlm.queries import BINARY_MAGIC
 from ncelm.models.log_bilinear import LogBilinear, ModelConfig
+from ncelm.models.ngram import index
 from ncelm.models.ngram.arpa import write_arpa
 from ncelm.models.ngram.estimate import estimate, train_ngram
-from ncelm.models.ngram.index import LINES_PER_CALL
 from ncelm.text.prepare import prepare
 
 LN_10 = math.log(10.0)
@@ -80,6 +80,17 @@ def test_other_orders(tmp_path, order):
     compare(tmp_path / "arpa", texts[:20])
 
 
+def test_order_1(tmp_path):
+    """KenLM has no models of single words."""
+    store = store_of(tmp_path, random_lines(0))
+    train_ngram(store, tmp_path / "run", order=1)
+    model, lm = kenlm.Model(tmp_path / "run"), ncelm.load(tmp_path / "run")
+    assert model.score("w1 w2 x") * LN_10 == pytest.approx(lm.score("w1 w2 x"))
+    state = kenlm.State()
+    model.BeginSentenceWrite(state)
+    assert model.BaseFullScore(state, "w1", state).ngram_length == 1
+
+
 @pytest.mark.slow
 def test_the_penn_treebank(shared_data, tmp_path):
     """All calls on the whole test text, with a 5-gram model of the training text."""
@@ -126,11 +137,13 @@ def test_a_long_line(arpa, lines):
 # -- many sentences --------------------------------------------------------------------------------------------------
 
 
-def test_many_sentences_at_once(arpa, lines):
+def test_many_sentences_at_once(arpa, lines, monkeypatch):
     model = kenlm.Model(arpa)
-    unusual = ["", "a\nb", " a  b ", "naïve \u3000 word", "x" * 1000]
-    many = [*lines, *unusual] * (LINES_PER_CALL // len(lines) + 2)
-    assert model.scores(many) == [model.score(line) for line in many]
+    many = [*lines, "", "a\nb", " a  b ", "naïve \u3000 word", "x" * 1000]
+    expected = [model.score(line) for line in many]
+    for characters in (10, 500, 1 << 22):  # in one call
+        monkeypatch.setattr(index, "CHARACTERS_PER_CALL", characters)
+        assert model.scores(many) == expected
     assert model.scores(iter(lines), bos=False, eos=False) == [model.score(line, False, False) for line in lines]
     assert model.perplexities(lines) == pytest.approx([model.perplexity(line) for line in lines], rel=1e-12)
     assert model.scores([]) == []

@@ -87,7 +87,7 @@ class State:
     """
 
     __slots__ = ("_values",)
-    _values: np.ndarray  # int64: of an n-gram model, see `ncelm.kernels.ngram_index.State`; of others, the last words
+    _values: np.ndarray  # int64: of an n-gram model, see `ncelm.kernels.ngram_queries.State`; of others, the last words
 
     def __init__(self) -> None:
         self._values = np.empty(0, np.int64)

@@ -72,9 +72,9 @@ class NGramQueries:
     """Queries of an n-gram model by its index."""
 
     def __init__(self, model: NGramModel, index: np.ndarray, words: Callable[[str], list[str]] | None) -> None:
-        from ncelm.kernels import ngram_index
+        from ncelm.kernels import ngram_queries
 
-        self.order, self._index, self._kernels = model.order, index, ngram_index
+        self.order, self._index, self._kernels = model.order, index, ngram_queries
         self._words = words  # the tokenizer; None: words are separated by white space
         self._line = _as_bytes if words is None else self._tokenized_line
         self._state_size = 3 * (model.order - 1)

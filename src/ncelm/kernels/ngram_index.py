@@ -1,4 +1,6 @@
-"""Compiled queries of n-gram models from text: a hash table of words and one of n-grams. Logarithms are to base 10.
+"""The index of an n-gram model: its layout, its hash functions, and compiled loops that build it.
+
+It has a hash table of words and one of n-grams. Logarithms are to base 10.
 
 An index is one array of 64-bit numbers, because passing an array to a kernel takes as long as scoring a word. Its
 parts, whose offsets are in its header (`Layout`):
@@ -22,19 +24,15 @@ from typing import NamedTuple
 import numpy as np
 
 from ncelm.kernels.compile import inline, kernel
-from ncelm.kernels.simd import borrowed, prefetch
+from ncelm.kernels.simd import prefetch
 
 HEADER = 16  # numbers before the first part
 AHEAD = 16  # n-grams between the prefetch of a slot and the insertion into it
-WORDS = 64  # words whose slots are prefetched together
-ROWS = WORDS + 1  # and the end of the line
-BLANK, TAB, RETURN, NEWLINE = (ord(c) for c in " \t\r\n")
-LINE_END = -1  # in place of a word's id
-_NO_CHILDREN = np.uint64(1 << 31)
-_LOW = np.uint64(0xFFFFFFFF)
+NO_CHILDREN = np.uint64(1 << 31)
+LOW = np.uint64(0xFFFFFFFF)
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio
 _PRIME, _BASIS = np.uint64(1099511628211), np.uint64(14695981039346656037)  # of FNV-1a
-_ZERO, _ONE, _EIGHT, _HALF = (np.uint64(i) for i in (0, 1, 8, 32))
+ZERO, ONE, EIGHT, HALF = (np.uint64(i) for i in (0, 1, 8, 32))
 
 
 class Layout(NamedTuple):
@@ -53,55 +51,30 @@ class Layout(NamedTuple):
     size: int  # of the whole index
 
 
-class Index(NamedTuple):
-    """An index, and views of its parts."""
-
-    numbers: np.ndarray  # all of it, uint64
-    floats: np.ndarray  # all of it, float32
-    letters: np.ndarray  # uint8
-
-
-class State(NamedTuple):
-    """What scores depend on: the 1-, 2-, …, (N - 1)-grams that end at the last word. -1, 0, 0.0 if there is none."""
-
-    numbers: np.ndarray  # (N - 1,) int64: the n-gram if others extend it, otherwise -1
-    hashes: np.ndarray  # (N - 1,) uint64, of its words
-    backoffs: np.ndarray  # (N - 1,) float64, log of the back-off weight
-
-
-class Block(NamedTuple):
-    """The next words of a text."""
-
-    begins: np.ndarray  # where each word begins in the text, (ROWS,)
-    ends: np.ndarray  # and ends; LINE_END at the end of a line
-    ids: np.ndarray  # the ids of the words; LINE_END at the end of a line
-    keys: np.ndarray  # of the spelling, (ROWS,) uint64
-    starts: np.ndarray  # where the searches for the n-grams that end at each word begin, (ROWS (N - 1),)
-
-
 # -- hash tables -------------------------------------------------------------------------------------------------------
 
 
 @inline(fastmath=False)
-def _slot(hash, slots):
+def slot_of(hash, slots):
     """The slot at which a search begins: the lower half of the hash, scaled to the number of slots."""
-    return np.int64(((hash & _LOW) * np.uint64(slots)) >> _HALF)
+    return np.int64(((hash & LOW) * np.uint64(slots)) >> HALF)
 
 
 @inline(fastmath=False)
-def _extended(hash, word):
+def extended_hash(hash, word):
     """The hash of an n-gram with the hash of its history, 0 for a word by itself."""
-    mixed = (hash + np.uint64(word) + _ONE) * _MULTIPLIER
-    return mixed ^ (mixed >> _HALF)
+    mixed = (hash + np.uint64(word) + ONE) * _MULTIPLIER
+    return mixed ^ (mixed >> HALF)
 
 
 @inline(fastmath=False)
-def _key_of(number, word, words):
-    return np.uint64(number) * np.uint64(words) + np.uint64(word) + _ONE
+def key_of(number, word, words):
+    """The key of an n-gram: of the number of its history, and its last word; `words` is V + 1."""
+    return np.uint64(number) * np.uint64(words) + np.uint64(word) + ONE
 
 
 @inline(fastmath=False)
-def _long_key(text, begin, end):
+def long_key(text, begin, end):
     """The key of a word of more than eight bytes."""
     key = _BASIS
     for i in range(begin, end):
@@ -110,35 +83,14 @@ def _long_key(text, begin, end):
 
 
 @inline(fastmath=False)
-def _spelling_key(text, begin, end):
+def spelling_key(text, begin, end):
     """The key of the word text[begin:end]."""
     if end - begin > 8:
-        return _long_key(text, begin, end)
-    key = _ZERO
+        return long_key(text, begin, end)
+    key = ZERO
     for i in range(begin, end):
-        key = (key << _EIGHT) | np.uint64(text[i])
+        key = (key << EIGHT) | np.uint64(text[i])
     return key
-
-
-@inline(fastmath=False)
-def _find_word(index, layout, text, begin, end, key):
-    """The id of the word text[begin:end] with this key; 0, that of <unk>, if there is none."""
-    length, slot = end - begin, _slot(_extended(key, 0), layout.name_slots)
-    while True:
-        place = HEADER + 2 * slot
-        entry = index.numbers[place + 1]
-        if entry == _ZERO:
-            return np.int64(0)
-        if index.numbers[place] == key and np.int64(entry >> _HALF) == length:
-            word = np.int64(entry & _LOW) - 1
-            if length <= 8:
-                return word
-            at, same = np.int64(index.numbers[layout.bounds + word]), True
-            for i in range(length):
-                same &= index.letters[at + i] == text[begin + i]
-            if same:
-                return word
-        slot = slot + 1 if slot + 1 < layout.name_slots else 0
 
 
 # -- building ----------------------------------------------------------------------------------------------------------
@@ -150,12 +102,12 @@ def insert_words(index, layout):
     letters = index[layout.letters : layout.unigrams].view(np.uint8)
     for word in range(layout.words):
         begin, end = np.int64(index[layout.bounds + word]), np.int64(index[layout.bounds + word + 1])
-        key = _spelling_key(letters, begin, end)
-        slot = _slot(_extended(key, 0), layout.name_slots)
-        while index[HEADER + 2 * slot + 1] != _ZERO:
+        key = spelling_key(letters, begin, end)
+        slot = slot_of(extended_hash(key, 0), layout.name_slots)
+        while index[HEADER + 2 * slot + 1] != ZERO:
             slot = slot + 1 if slot + 1 < layout.name_slots else 0
         index[HEADER + 2 * slot] = key
-        index[HEADER + 2 * slot + 1] = np.uint64(end - begin) << _HALF | np.uint64(word + 1)
+        index[HEADER + 2 * slot + 1] = np.uint64(end - begin) << HALF | np.uint64(word + 1)
 
 
 @inline(fastmath=False)
@@ -163,11 +115,11 @@ def _value(trie, place, bits):
     """The value of the n-gram at a place of the trie; `bits` are the log-probabilities and back-offs as integers."""
     logs, backoffs = bits
     has_backoff = place < trie.log_backoffs.size
-    value = np.uint64(logs[place]) & ~_NO_CHILDREN
+    value = np.uint64(logs[place]) & ~NO_CHILDREN
     if not has_backoff or trie.children[place] == trie.children[place + 1]:
-        value |= _NO_CHILDREN
+        value |= NO_CHILDREN
     if has_backoff:
-        value |= np.uint64(backoffs[place]) << _HALF
+        value |= np.uint64(backoffs[place]) << HALF
     return value
 
 
@@ -177,7 +129,7 @@ def insert_unigrams(index, layout, trie, bits, numbers, hashes):
     for word in range(layout.words):
         index[layout.unigrams + word] = _value(trie, word, bits)
         if word < hashes.size:
-            numbers[word], hashes[word] = word, _extended(_ZERO, word)
+            numbers[word], hashes[word] = word, extended_hash(ZERO, word)
 
 
 @kernel(fastmath=False)
@@ -194,284 +146,15 @@ def insert_ngrams(index, layout, trie, bits, numbers, hashes, parent, first, las
             while trie.children[parent + 1] <= ahead:
                 parent += 1
             parents[ahead % AHEAD] = parent
-            prefetch(table, 2 * _slot(_extended(hashes[parent], trie.words[ahead]), layout.slots))
+            prefetch(table, 2 * slot_of(extended_hash(hashes[parent], trie.words[ahead]), layout.slots))
             ahead += 1
         history, word = parents[place % AHEAD], trie.words[place]
-        hash = _extended(hashes[history], word)
-        slot = _slot(hash, layout.slots)
-        while table[2 * slot] != _ZERO:
+        hash = extended_hash(hashes[history], word)
+        slot = slot_of(hash, layout.slots)
+        while table[2 * slot] != ZERO:
             slot = slot + 1 if slot + 1 < layout.slots else 0
-        table[2 * slot] = _key_of(numbers[history], word, layout.words)
+        table[2 * slot] = key_of(numbers[history], word, layout.words)
         table[2 * slot + 1] = _value(trie, place, bits)
         if place < numbers.size:
             numbers[place], hashes[place] = layout.words + slot, hash
     return parent
-
-
-# -- queries -----------------------------------------------------------------------------------------------------------
-
-
-@inline(fastmath=False)
-def _open(numbers):
-    """The header of an index, and views of it, which the caller's array keeps alive."""
-    (numbers,) = borrowed((numbers,))
-    h = numbers[:HEADER].view(np.int64)
-    layout = Layout(h[0], h[1], h[2], h[3], h[4], h[5], h[6], h[7], h[8], h[9], h[10])
-    return layout, Index(numbers, numbers.view(np.float32), numbers[h[7] : h[8]].view(np.uint8))
-
-
-@inline(fastmath=False)
-def _state_in(layout, memory):
-    """A state in memory (≥ 3 (N - 1),) int64, which the caller keeps alive."""
-    (memory,), n = borrowed((memory,)), layout.order - 1
-    return State(memory[:n], memory[n : 2 * n].view(np.uint64), memory[2 * n : 3 * n].view(np.float64))
-
-
-@inline(fastmath=False)
-def _new_memory(layout):
-    """Memory of a state and of a block, in one array: an allocation takes as long as scoring some words."""
-    return np.empty(3 * (layout.order - 1) + (3 + layout.order) * ROWS, np.int64)
-
-
-@inline(fastmath=False)
-def _block_in(layout, memory):
-    """A block in memory of `_new_memory`, which the caller keeps alive."""
-    (memory,) = borrowed((memory,))
-    rest = memory[3 * (layout.order - 1) :]
-    keys = rest[3 * ROWS : 4 * ROWS].view(np.uint64)
-    return Block(rest[:ROWS], rest[ROWS : 2 * ROWS], rest[2 * ROWS : 3 * ROWS], keys, rest[4 * ROWS :])
-
-
-@inline(fastmath=False)
-def _step(index, layout, state, starts, row, word):
-    """log P(word | state) and the length of the n-gram that it is from; numbers and back-offs of `state` are advanced.
-
-    starts[row (N - 1):] are the slots at which the searches begin. The sum has the order of
-    `ncelm.kernels.ngram.step`: both give the same bits.
-    """
-    table, orders = layout.table, layout.order - 1
-    log_backoff, score, length = 0.0, 0.0, 0
-    for m in range(orders - 1, -1, -1):
-        number = state.numbers[m]
-        longer, backoff, is_found = np.int64(-1), 0.0, False
-        if number >= 0:
-            key, slot = _key_of(number, word, layout.words), starts[row * orders + m]
-            while True:
-                place = table + 2 * slot
-                found = index.numbers[place]
-                if found == key or found == _ZERO:  # noqa: SIM109  (Numba compiles `in` to slower code)
-                    break
-                slot = slot + 1 if slot + 1 < layout.slots else 0
-            if found == key:
-                is_found = True
-                if length == 0:
-                    score, length = log_backoff - abs(np.float64(index.floats[2 * place + 2])), m + 2
-                backoff = np.float64(index.floats[2 * place + 3])
-                if index.numbers[place + 1] & _NO_CHILDREN == _ZERO:
-                    longer = layout.words + slot
-        if length == 0 and not is_found:
-            log_backoff += state.backoffs[m]
-        if m + 1 < orders:
-            state.numbers[m + 1], state.backoffs[m + 1] = longer, backoff
-    place = layout.unigrams + word
-    if length == 0:
-        score, length = log_backoff - abs(np.float64(index.floats[2 * place])), 1
-    if orders:
-        _set_unigram(index, layout, state, word)
-    return score, length
-
-
-@inline(fastmath=False)
-def _set_unigram(index, layout, state, word):
-    place = layout.unigrams + word
-    state.numbers[0] = word if index.numbers[place] & _NO_CHILDREN == _ZERO else np.int64(-1)
-    state.backoffs[0] = np.float64(index.floats[2 * place + 1])
-
-
-@inline(fastmath=False)
-def _reset(index, layout, state, bos):
-    """Set numbers and back-offs to those before a sentence, or to those without a context."""
-    for m in range(layout.order - 1):
-        state.numbers[m], state.backoffs[m] = -1, 0.0
-    if bos and layout.order > 1:
-        _set_unigram(index, layout, state, layout.begin_id)
-
-
-@inline(fastmath=False)
-def _reset_hashes(layout, hashes, bos):
-    """The number of words of the context before a sentence; their hashes are set."""
-    if bos and layout.order > 1:
-        hashes[0] = _extended(_ZERO, layout.begin_id)
-        return 1
-    return 0
-
-
-@inline(fastmath=False)
-def _advance(layout, hashes, known, word, starts, row):
-    """Write the slots at which the searches for the n-grams that end at a word begin; return the words of the context.
-
-    hashes (N - 1,) are those of the n-grams that end at the word before; the first `known` of them are valid.
-    """
-    orders = layout.order - 1
-    for m in range(known - 1, -1, -1):
-        hash = _extended(hashes[m], word)
-        starts[row * orders + m] = _slot(hash, layout.slots)
-        if m + 1 < orders:
-            hashes[m + 1] = hash
-    if orders:
-        hashes[0] = _extended(_ZERO, word)
-    return min(known + 1, orders)
-
-
-@inline(fastmath=False)
-def _is_space(c):
-    return c == BLANK or (TAB <= c <= RETURN)
-
-
-@inline(fastmath=False)
-def _read_block(index, layout, text, at, by_line, block):
-    """Find the next words of a text, at most WORDS with the ends of lines; return their number and where to go on.
-
-    Words are separated by white space of ASCII, as in KenLM. With `by_line`, a line break is the end of a line.
-    """
-    n, begin, size, key = 0, at, len(text), _ZERO
-    while at <= size and n < WORDS:
-        c = np.uint8(BLANK) if at == size else text[at]
-        if _is_space(c):
-            if at > begin:
-                block.begins[n], block.ends[n] = begin, at
-                block.keys[n] = key if at - begin <= 8 else _long_key(text, begin, at)
-                prefetch(index.numbers, HEADER + 2 * _slot(_extended(block.keys[n], 0), layout.name_slots))
-                n += 1
-            if by_line and c == NEWLINE:
-                block.ends[n] = LINE_END  # there is room for one more
-                n += 1
-            begin, key = at + 1, _ZERO
-        else:
-            key = (key << _EIGHT) | np.uint64(c)
-        at += 1
-    for i in range(n):
-        if block.ends[i] == LINE_END:
-            block.ids[i] = LINE_END
-        else:
-            block.ids[i] = _find_word(index, layout, text, block.begins[i], block.ends[i], block.keys[i])
-    return n, begin
-
-
-@inline(fastmath=False)
-def _locate(index, layout, block, n, hashes, known, bos):
-    """Prefetch the slots of all n-grams of a block; return the number of words of the context after it."""
-    for i in range(n):
-        is_end = block.ids[i] == LINE_END
-        word = layout.end_id if is_end else block.ids[i]
-        before = known
-        known = _advance(layout, hashes, known, word, block.starts, i)
-        for m in range(before):
-            prefetch(index.numbers, layout.table + 2 * block.starts[i * (layout.order - 1) + m])
-        if is_end:
-            known = _reset_hashes(layout, hashes, bos)
-    return known
-
-
-@kernel(fastmath=False)
-def reset(index, bos, memory):
-    """Set a state, memory (3 (N - 1),) int64, to that before a sentence (bos), or to that without a context."""
-    layout, index = _open(index)
-    state = _state_in(layout, memory)
-    memory[:] = 0
-    _reset(index, layout, state, bos)
-    _reset_hashes(layout, state.hashes, bos)
-
-
-@kernel(fastmath=False)
-def find_word(index, text):
-    """The id of a word, UTF-8; 0 if it is unknown. <s> has the id V."""
-    layout, index = _open(index)
-    return _find_word(index, layout, text, 0, len(text), _spelling_key(text, 0, len(text)))
-
-
-@kernel(fastmath=False)
-def score_word(index, memory, text, new_memory):
-    """log P of a word, UTF-8, after a state, the length of its n-gram, and its id. The new state is written."""
-    layout, index = _open(index)
-    new_memory[:] = memory
-    state, orders = _state_in(layout, new_memory), layout.order - 1
-    word = _find_word(index, layout, text, 0, len(text), _spelling_key(text, 0, len(text)))
-    starts = np.empty(orders, np.int64)
-    _advance(layout, state.hashes, orders, word, starts, 0)
-    score, length = _step(index, layout, state, starts, 0, word)
-    for m in range(orders):  # equal states have equal bytes
-        if state.numbers[m] < 0:
-            state.hashes[m] = _ZERO
-    return score, length, word
-
-
-@kernel(fastmath=False)
-def score_line(index, text, bos, eos):
-    """log P of a line, UTF-8, and the number of its words."""
-    layout, index = _open(index)
-    memory = _new_memory(layout)
-    state, block = _state_in(layout, memory), _block_in(layout, memory)
-    _reset(index, layout, state, bos)
-    known, total, words, at = _reset_hashes(layout, state.hashes, bos), 0.0, 0, 0
-    while at <= len(text):
-        n, at = _read_block(index, layout, text, at, False, block)
-        words += n
-        if eos and at > len(text):
-            block.ids[n] = LINE_END
-            n += 1
-        known = _locate(index, layout, block, n, state.hashes, known, bos)
-        for i in range(n):
-            word = layout.end_id if block.ids[i] == LINE_END else block.ids[i]
-            total += _step(index, layout, state, block.starts, i, word)[0]
-    memory[0] = 0  # it must live until here: its parts are borrowed
-    return total, words
-
-
-@kernel(fastmath=False)
-def score_words(index, text, bos, eos, scores, lengths, ids):
-    """Write log P, the length of the n-gram and the id of each word of a line, (words + 1,); return their number."""
-    layout, index = _open(index)
-    memory = _new_memory(layout)
-    state, block = _state_in(layout, memory), _block_in(layout, memory)
-    _reset(index, layout, state, bos)
-    known, at, count = _reset_hashes(layout, state.hashes, bos), 0, 0
-    while at <= len(text):
-        n, at = _read_block(index, layout, text, at, False, block)
-        if eos and at > len(text):
-            block.ids[n] = LINE_END
-            n += 1
-        known = _locate(index, layout, block, n, state.hashes, known, bos)
-        for i in range(n):
-            ids[count] = layout.end_id if block.ids[i] == LINE_END else block.ids[i]
-            scores[count], lengths[count] = _step(index, layout, state, block.starts, i, ids[count])
-            count += 1
-    memory[0] = 0  # it must live until here: its parts are borrowed
-    return count
-
-
-@kernel(fastmath=False)
-def score_lines(index, text, bos, eos, totals, words, unknown):
-    """Write log P, the number of words and that of unknown words of each line; all lines end with a line break."""
-    layout, index = _open(index)
-    memory = _new_memory(layout)
-    state, block = _state_in(layout, memory), _block_in(layout, memory)
-    _reset(index, layout, state, bos)
-    known, at = _reset_hashes(layout, state.hashes, bos), 0
-    line, total, count, oov = 0, 0.0, 0, 0
-    while line < totals.size:
-        n, at = _read_block(index, layout, text, at, True, block)
-        known = _locate(index, layout, block, n, state.hashes, known, bos)
-        for i in range(n):
-            word = block.ids[i]
-            if word != LINE_END:
-                total += _step(index, layout, state, block.starts, i, word)[0]
-                count += 1
-                oov += word == 0
-                continue
-            if eos:
-                total += _step(index, layout, state, block.starts, i, layout.end_id)[0]
-            totals[line], words[line], unknown[line] = total, count, oov
-            line, total, count, oov = line + 1, 0.0, 0, 0
-            _reset(index, layout, state, bos)
-    memory[0] = 0  # it must live until here: its parts are borrowed

@@ -6,7 +6,6 @@ arrays of the model needs several. The index takes about 32 bytes per n-gram. `n
 """
 
 from collections.abc import Sequence
-from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from ncelm.models.ngram.query import VALIDATED, NGramModel
 from ncelm.text.vocabulary import Vocabulary
 
 SLOTS_PER_NGRAM = 2  # of the hash table: most searches, also for n-grams that do not exist, end in one cache line
-LINES_PER_CALL = 1 << 14  # a call takes less than half a second, so that Ctrl-C is answered
+CHARACTERS_PER_CALL = 1 << 22  # a call takes less than half a second, so that Ctrl-C is answered; bounds the memory
 
 
 class LineScores(NamedTuple):
@@ -76,16 +75,19 @@ def build_index(model: NGramModel, vocabulary: Vocabulary, begin_id: int) -> np.
 
 def score_lines(index: np.ndarray, lines: Sequence[str], bos: bool = True, eos: bool = True) -> LineScores:
     """Return the scores of lines of text, whose words are separated by white space of ASCII."""
-    from ncelm.kernels import ngram_index as kernels
+    from ncelm.kernels import ngram_queries as kernels
 
     result = LineScores(np.empty(len(lines)), np.empty(len(lines), np.int64), np.empty(len(lines), np.int64))
-    iterator = iter(lines)
-    for first in range(0, len(lines), LINES_PER_CALL):
-        part = list(islice(iterator, LINES_PER_CALL))
+    ends = np.cumsum(np.fromiter(map(len, lines), np.int64, len(lines)))  # characters up to the end of each line
+    first = last = 0
+    while last < len(lines):
+        first, before = last, int(ends[last - 1]) if last else 0
+        last = max(int(np.searchsorted(ends, before + CHARACTERS_PER_CALL, "right")), first + 1)
+        part = lines[first:last]
         text = "\n".join([*part, ""])
         if text.count("\n") != len(part):  # a line break within a line is white space
             text = "\n".join([*(line.replace("\n", " ") for line in part), ""])
-        arrays = (array[first : first + len(part)] for array in result)
+        arrays = (array[first:last] for array in result)
         try:
             encoded = text.encode()
         except UnicodeEncodeError:
@@ -96,7 +98,7 @@ def score_lines(index: np.ndarray, lines: Sequence[str], bos: bool = True, eos: 
 
 def compile_queries(index: np.ndarray) -> None:
     """Compile, or load from the cache, all queries of an index, those of `ncelm.kenlm` included."""
-    from ncelm.kernels import ngram_index as kernels
+    from ncelm.kernels import ngram_queries as kernels
 
     state = np.empty(3 * (int(index[0]) - 1), np.int64)  # the first number of the header is the order
     score_lines(index, ["a"])
