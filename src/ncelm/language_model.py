@@ -36,7 +36,7 @@ from ncelm.models.base import ChoiceScores, Gap, Scorer, Table, WordModel, check
 from ncelm.models.description import Origin
 from ncelm.models.evaluate import Evaluation, EvaluationSums, evaluate_split
 from ncelm.models.vectors import nearest_words, word_vectors
-from ncelm.text.settings import TextSettings
+from ncelm.text.settings import TextSettings, TextSize
 from ncelm.text.store import Boundary, TokenStore, store_or_path
 from ncelm.text.vocabulary import END, Vocabulary
 
@@ -216,14 +216,22 @@ class LanguageModel:
     def evaluate(self, sentences: Iterable[Sentence]) -> Evaluation:
         """Return the perplexity of sentences, each scored on its own, and the counts on which it is based."""
         _check_sentences(sentences)
-        sums, n_sentences, unknown = EvaluationSums(), 0, 0
-        for batch in self._scored_batches(map(self._words, sentences)):
+        sums, n_sentences, unknown, words, size = EvaluationSums(), 0, 0, 0, 0
+
+        def counted(sentence: Sentence) -> list[str]:
+            nonlocal words, size
+            tokens = self._words(sentence)
+            found = TextSize.of(sentence if isinstance(sentence, str) else self.text.join(sentence))
+            words, size = words + found.words, size + found.bytes
+            return tokens
+
+        for batch in self._scored_batches(map(counted, sentences)):
             sums.add(batch.scores, batch.log_z)
             n_sentences += len(batch.sentences)
             unknown += int(np.count_nonzero(batch.ids == self.vocabulary.unknown_id))
         if n_sentences == 0:
             raise NcelmError("there is no text to evaluate: perplexity needs at least one sentence")
-        return sums.result(n_sentences, unknown)
+        return sums.result(n_sentences, unknown, TextSize(words, size))
 
     def evaluate_split(self, store: TokenStore | Path | str, name: str) -> Evaluation:
         """Return the perplexity on a split of a token store, which must have the vocabulary of the model."""

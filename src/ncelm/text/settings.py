@@ -2,13 +2,17 @@
 
 import functools
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast, get_args
 
+from ncelm.arguments import check_choice
 from ncelm.errors import NcelmError
+from ncelm.text.normalize import Normalization, ccnet_normalized
+from ncelm.text.pieces import PieceKind, Pieces
 
-Tokenizer = Literal["whitespace", "treebank"]
+Tokenizer = Literal["whitespace", "treebank", "huggingface", "sentencepiece"]
 SHORT = 20  # characters of a sentence whose words are remembered
 
 
@@ -22,6 +26,8 @@ class TextSettings:
 
     tokenizer: Tokenizer = "whitespace"
     lowercase: bool = False
+    normalization: Normalization = "none"  # of a sentence, before it is tokenized
+    pieces: Pieces | None = None  # the subword tokenizer of kind huggingface or sentencepiece
 
     def __post_init__(self) -> None:
         """Validate the fields."""
@@ -29,9 +35,60 @@ class TextSettings:
             raise NcelmError(f"`tokenizer` is {self.tokenizer!r}: it must be {' or '.join(get_args(Tokenizer))}")
         if type(self.lowercase) is not bool:
             raise NcelmError(f"`lowercase` is {self.lowercase!r}: it must be True or False")
+        check_choice("normalization", self.normalization, get_args(Normalization))
+        kind = self.pieces.kind if self.pieces else None
+        if kind != (self.tokenizer if self.tokenizer in get_args(PieceKind) else None):
+            raise NcelmError(f"`pieces` is {self.pieces}, which is not of kind {self.tokenizer}")
+
+    @classmethod
+    def of(cls, pieces: Pieces, lowercase: bool = False, normalization: Normalization = "none") -> "TextSettings":
+        """Return the settings of a subword tokenizer."""
+        return cls(pieces.kind, lowercase, normalization, pieces)
+
+    # -- files --------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write the file of a subword tokenizer to a store or run; return the entry of the settings in its JSON file."""
+        if self.pieces:
+            self.pieces.save(folder)
+        return self.as_dict()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entry of the settings in a JSON file. The file of a subword tokenizer is represented by its digest."""
+        content: dict[str, Any] = {"tokenizer": self.tokenizer, "lowercase": self.lowercase}
+        if self.normalization != "none":
+            content["normalization"] = self.normalization
+        if self.pieces:
+            content["sha256"] = self.pieces.sha256
+        return content
+
+    @classmethod
+    def load(cls, folder: Path, content: object) -> "TextSettings":
+        """Return the settings that `save` wrote.
+
+        Raise `ValueError` if the entry is damaged, and `NcelmError` if the file of a subword tokenizer is.
+        """
+        values = dict(content) if isinstance(content, dict) else {}
+        tokenizer, sha256 = values.pop("tokenizer", None), values.pop("sha256", None)
+        has_file = tokenizer in get_args(PieceKind)
+        known = set(values) <= {"lowercase", "normalization"} and "lowercase" in values
+        if not known or tokenizer not in get_args(Tokenizer) or has_file != isinstance(sha256, str):
+            raise ValueError("the text settings have other fields")
+        try:
+            settings = cls(**values)
+        except NcelmError as error:
+            raise ValueError(str(error)) from error
+        pieces = Pieces.load(folder, cast(PieceKind, tokenizer), sha256) if has_file else None
+        return replace(settings, tokenizer=cast(Tokenizer, tokenizer), pieces=pieces)
+
+    # -- words --------------------------------------------------------------------------------------------------------
 
     def words(self, sentence: str) -> list[str]:
         """Return the words of one sentence; no word contains white space."""
+        if self.normalization == "ccnet":
+            sentence = ccnet_normalized(sentence)
+        if self.pieces:
+            return self.pieces.words(" ".join((sentence.lower() if self.lowercase else sentence).split()))
         if self.tokenizer == "treebank":
             # One of NLTK's regular expressions takes quadratic time on runs of white space.
             sentence = " ".join(sentence.split())
@@ -49,7 +106,47 @@ class TextSettings:
         if self.tokenizer == "treebank":
             text: str = _treebank_detokenizer().detokenize(list(words))
             return text[:1].upper() + text[1:] if self.lowercase else text
-        return " ".join(words)
+        return self.pieces.join(words) if self.pieces else " ".join(words)
+
+    def spelled(self, words: Iterable[str], before: Iterable[str] = ()) -> Iterator[str]:
+        """Yield the text that each word adds to the words `before`, as soon as it is known.
+
+        A piece may be a part of a character, whose text comes with its last piece.
+
+        >>> list(TextSettings().spelled(["the", "cat"]))
+        ['the', ' cat']
+        """
+        known = list(before)
+        if not self.pieces:
+            for word in words:
+                yield f" {word}" if known else word
+                known.append(word)
+            return
+        text = self.pieces.join(known).rstrip("\ufffd")
+        for word in words:
+            known.append(word)
+            new = self.pieces.join(known)
+            complete = new.startswith(text) and not new.endswith("\ufffd")  # the replacement character
+            yield new[len(text) :] if complete else ""
+            text = new if complete else text
+
+
+class TextSize(NamedTuple):
+    """The size of a sentence, which does not depend on the tokenizer."""
+
+    words: int  # separated by white space
+    bytes: int  # in UTF-8, with one blank or line end after each word
+
+    @classmethod
+    def of(cls, sentence: str) -> "TextSize":
+        """Return the size of a sentence.
+
+        >>> TextSize.of(" Grüße,  Welt ")
+        TextSize(words=2, bytes=14)
+        """
+        words = sentence.split()
+        text = " ".join(words)
+        return cls(len(words), 1 + (len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))))
 
 
 @functools.lru_cache(1 << 14)

@@ -27,7 +27,7 @@ from ncelm.io.files import write_errors
 from ncelm.io.machine import available_cores
 from ncelm.text.readers import OnBytes, byte_ranges, file_size, read_lines, read_prose
 from ncelm.text.sentences import SentenceSplitter
-from ncelm.text.settings import TextSettings
+from ncelm.text.settings import TextSettings, TextSize
 from ncelm.text.tables import Range, read_document_lines, read_documents, table_ranges
 
 # Prose takes ten times as long as lines: smaller units keep all cores busy until the end.
@@ -43,6 +43,7 @@ PROGRESS_SECONDS = 0.1  # between two reports
 PARENT_CHECK_SECONDS = 1.0  # between two tests of a worker process whether its parent is running
 WORKER_ENVIRONMENT = {
     "PYTHONSAFEPATH": "1",  # a file signal.py in the current folder does not replace the module of the standard library
+    "TOKENIZERS_PARALLELISM": "false",  # one thread for each process
     "PYTHONWARNINGS": "ignore",  # loky's resource tracker: semaphores that it removes after this process was killed
     "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # a unit with many words is not a memory leak
 }
@@ -93,6 +94,7 @@ class Unit:
     file: TextFile
     range: Range
     text: TextSettings
+    prose: bool  # to be split into sentences; otherwise a line is a sentence
     keep_blank: bool  # a blank line of tokenized text is an empty sentence
     folder: str  # of the unfinished store, with punkt.json and the folder SPILLS
 
@@ -106,16 +108,27 @@ class Unit:
         """The words in the order of their local ids, one per line."""
         return Path(self.folder, SPILLS, f"{self.number}.words")
 
+    @property
+    def sizes_file(self) -> Path:
+        """The `TextSize` of each sentence, two uint32."""
+        return Path(self.folder, SPILLS, f"{self.number}.sizes")
 
-def make_units(files: dict[str, list[TextFile]], text: TextSettings, keep_blank: bool, folder: Path) -> list[Unit]:
+    @property
+    def files(self) -> tuple[Path, Path, Path]:
+        """All files of the unit."""
+        return self.numbers_file, self.words_file, self.sizes_file
+
+
+def make_units(
+    files: dict[str, list[TextFile]], text: TextSettings, prose: bool, keep_blank: bool, folder: Path
+) -> list[Unit]:
     """Return the units of the files of each split, in order."""
-    prose = text.tokenizer == "treebank"
-    unit_bytes = PROSE_UNIT_BYTES if prose else LINES_UNIT_BYTES
+    unit_bytes = PROSE_UNIT_BYTES if prose or text.pieces else LINES_UNIT_BYTES
     units: list[Unit] = []
     for split, some in files.items():
         for file in some:
             for each in file.ranges(unit_bytes, prose):
-                units.append(Unit(len(units), split, file, each, text, keep_blank, str(folder)))
+                units.append(Unit(len(units), split, file, each, text, prose, keep_blank, str(folder)))
     return units
 
 
@@ -132,7 +145,7 @@ def limit_units(units: list[Unit], workers: int | None, seconds: float) -> list[
         return units
     size = max(int(affordable / LIMITED_PARTS), LEAST_PART_BYTES)
     files = dict.fromkeys(unit.file for unit in train)
-    prose = train[0].text.tokenizer == "treebank"
+    prose = train[0].prose
     parts = [replace(train[0], file=file, range=each) for file in files for each in file.ranges(size, prose)]
     chosen = [parts[i] for i in evenly_spaced([part.range.bytes for part in parts], affordable)]
     return [replace(unit, number=number) for number, unit in enumerate([*chosen, *others])]
@@ -156,7 +169,7 @@ def evenly_spaced(sizes: list[int], limit: float) -> list[int]:
 def _bytes_per_second(units: list[Unit]) -> float:
     """Return the rate of one process on a range in the middle of the text, which is tokenized and discarded."""
     unit = units[len(units) // 2]
-    ranges = unit.file.ranges(MEASURED_BYTES, unit.text.tokenizer == "treebank")
+    ranges = unit.file.ranges(MEASURED_BYTES, unit.prose)
     sample = replace(unit, number=len(units), range=ranges[len(ranges) // 2])
     splitter = _splitter_of(unit)
     began = time.perf_counter()
@@ -183,7 +196,7 @@ def tokenize_unit(unit: Unit, splitter: SentenceSplitter | None, on_bytes: OnByt
     """Write the local ids and the words of a unit and return the numbers of its sentences and blank lines."""
     sentences = blank_lines = 0
     ids = _LocalIds()
-    buffer = array("I")
+    buffer, sizes = array("I"), array("I")
     where: Any = {"start": unit.range.start, "stop": unit.range.stop, "on_bytes": on_bytes}
     with write_errors(unit.numbers_file), unit.numbers_file.open("wb") as file:
         for text in unit.file.prose(**where) if splitter else unit.file.lines(**where):
@@ -197,18 +210,21 @@ def tokenize_unit(unit: Unit, splitter: SentenceSplitter | None, on_bytes: OnByt
                         continue
                 buffer.extend(map(ids.__getitem__, words))
                 buffer.append(0)
+                sizes.extend(TextSize.of(sentence))
                 sentences += 1
                 if len(buffer) >= BLOCK_TOKENS:
                     buffer.tofile(file)
                     del buffer[:]
         buffer.tofile(file)
+    with write_errors(unit.sizes_file), unit.sizes_file.open("wb") as file:
+        sizes.tofile(file)
     with write_errors(unit.words_file):
         unit.words_file.write_bytes("\n".join(ids).encode("utf-8", "surrogatepass"))
     return Counts(sentences, blank_lines)
 
 
 def _splitter_of(unit: Unit) -> SentenceSplitter | None:
-    return SentenceSplitter.load(Path(unit.folder)) if unit.text.tokenizer == "treebank" else None
+    return SentenceSplitter.load(Path(unit.folder)) if unit.prose else None
 
 
 # -- all units -------------------------------------------------------------------------------------------------------
@@ -232,7 +248,7 @@ def _workers(units: list[Unit], workers: int | None, total: int) -> int:
     """Return the number of processes for a text of `total` bytes."""
     if workers is not None:
         return workers
-    prose = units[0].text.tokenizer == "treebank"
+    prose = units[0].prose or units[0].text.pieces is not None
     return min(available_cores(), 1 + total // (PROSE_BYTES_PER_WORKER if prose else LINES_BYTES_PER_WORKER))
 
 
