@@ -50,10 +50,10 @@ def import_arpa(
     """Read an ARPA file, write the run `out`, and return the model.
 
     With `like`, a token store or a run, the model has the word ids and the tokenization of `like`, so that it can be
-    evaluated on that store and mixed with its models. Otherwise words are separated by blanks, or they are the pieces of
-    a `tokenizer`, a file of Hugging Face `tokenizers` or a SentencePiece model; with `normalize` "ccnet", text is
-    normalised as in CCNet. `progress` is explained in `ncelm.progress`; a function is called with the number of n-grams
-    read and the total.
+    evaluated on that store and mixed with its models. Otherwise words are separated by blanks, or they are the pieces
+    of a `tokenizer`, a file of Hugging Face `tokenizers` or a SentencePiece model; with `normalize` "ccnet", text is
+    normalised as in CCNet. `progress` is explained in `ncelm.progress`; a function is called with the number of
+    n-grams read and the total.
     """
     path, out = check_path("path", path), check_path("out", out)
     like = None if like is None else check_path("like", like, "the path of a token store or of a run")

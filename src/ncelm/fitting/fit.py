@@ -58,7 +58,8 @@ MEASURED_WORDS = 250  # that are scored to find the time of exact scoring
 IN_MEMORY = ("texts", "train_lines", "valid_lines", "test_lines")
 TEXTS = ("files", "train", "valid", "test", *IN_MEMORY)
 DEFAULTS = {
-    "blank_lines": "skip", "encoding": "utf-8", "gutenberg": False, "skip_broken": False, "seed": 0, "normalize": "none",
+    "blank_lines": "skip", "encoding": "utf-8", "gutenberg": False, "normalize": "none", "skip_broken": False,
+    "seed": 0,
 }  # fmt: skip
 TITLES = {
     "prepare": "preparing the text",

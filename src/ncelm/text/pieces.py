@@ -182,7 +182,7 @@ class _SentencePiece:
         self.names = _names(pieces, self._processor.unk_id())
 
     def encode(self, sentence: str) -> Sequence[int]:
-        return self._processor.encode(sentence, out_type=int)  # type: ignore[no-any-return]
+        return self._processor.encode(sentence, out_type=int)
 
     def decode(self, ids: list[int]) -> str:
         return str(self._processor.decode(ids))
@@ -256,6 +256,7 @@ def train_pieces(training: Training, lines: Iterable[str]) -> Pieces:
         "initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()),
         "show_progress": False,
     }
+    trainer: Any
     if training.algorithm == "bpe":
         tokenizer, trainer = Tokenizer(models.BPE()), trainers.BpeTrainer(**options)
     else:

@@ -38,7 +38,7 @@ from ncelm.text.archives import REPORT, Extracted, extract_texts, is_archive, wr
 from ncelm.text.in_memory import COLUMN, check_strings_in_memory, write_strings
 from ncelm.text.normalize import Normalization, ccnet_normalized
 from ncelm.text.pieces import TRAINING_CHARACTERS, Pieces, Training, train_pieces
-from ncelm.text.readers import check_encoding, file_size
+from ncelm.text.readers import check_encoding, file_size, files_below
 from ncelm.text.sentences import PUNKT_TRAINING_CHARACTERS, SentenceSplitter
 from ncelm.text.settings import TextSettings, TextSize
 from ncelm.text.store import SPLITS, Boundary, SplitWriter, TokenStore, id_dtype, write_description
@@ -381,7 +381,7 @@ class _Source:
             text = TextSettings("treebank" if prose else "whitespace", lowercase, normalize)
         else:
             text = TextSettings.of(Pieces.read(Path(tokenizer)), lowercase, normalize)
-        files = {split: _all_files(found["files"]) if split == "train" and prose else found[split] for split in SPLITS}
+        files = {split: files_below(found["files"]) if split == "train" and prose else found[split] for split in SPLITS}
         for path in (path for some in files.values() for path in some):
             file_size(path)
         return cls(
@@ -407,7 +407,7 @@ class _Source:
             )
 
     def trained_text(self, files: list[TextFile]) -> TextSettings:
-        """Return the settings of the text, with a tokenizer trained on an equal share of every file if there is none."""
+        """Return the settings of the text, with a tokenizer trained on an equal share of every file."""
         if not self.training:
             return self.text
 
@@ -576,27 +576,6 @@ def _check_combination(given: set[str]) -> None:
             raise NcelmError(f"give either `{split}` or `{split}_lines`, not both")
     if given & {"files", "texts"} and len(given) > 1:
         raise NcelmError("`valid` and `test` go with `train`: for prose, pass `valid_sentences` and `test_sentences`")
-
-
-def _all_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the files among `paths` and, sorted, all files below the folders that are not hidden."""
-
-    def fail(error: OSError) -> None:
-        raise NcelmError(f"cannot read the folder {error.filename}: {error.strerror}")
-
-    found: list[Path] = []
-    for path in paths:
-        if not path.is_dir():
-            found.append(path)
-            continue
-        below: list[Path] = []
-        for folder, folders, names in os.walk(path, onerror=fail):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            below += [Path(folder, name) for name in names if not name.startswith(".")]
-        if not below:
-            raise NcelmError(f"there are no files in the folder {path}")
-        found += sorted(below)
-    return found
 
 
 def _check_number(name: str, value: object, low: int) -> int | None:

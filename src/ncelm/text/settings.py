@@ -48,13 +48,13 @@ class TextSettings:
     # -- files --------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the file of a subword tokenizer to a store or run; return the entry of the settings in its JSON file."""
+        """Write the file of a subword tokenizer to a store or run; return `as_dict`."""
         if self.pieces:
             self.pieces.save(folder)
         return self.as_dict()
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry of the settings in a JSON file. The file of a subword tokenizer is represented by its digest."""
+        """Return the entry of the settings in a JSON file, with the digest of the file of a subword tokenizer."""
         content: dict[str, Any] = {"tokenizer": self.tokenizer, "lowercase": self.lowercase}
         if self.normalization != "none":
             content["normalization"] = self.normalization

@@ -5,16 +5,11 @@ words are numbered from 1 in the order of their first occurrence in the unit, an
 go to disk, so that memory does not grow with the text. `prepare` maps them to word ids.
 """
 
-import os
 import re
-import signal
-import sys
-import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ncelm.errors import NcelmError
-from ncelm.io import signals
 from ncelm.io.files import write_errors
 from ncelm.io.machine import available_cores
+from ncelm.io.workers import result_of, worker_pool
 from ncelm.text.readers import OnBytes, byte_ranges, file_size, read_lines, read_prose
 from ncelm.text.sentences import SentenceSplitter
 from ncelm.text.settings import TextSettings, TextSize
@@ -40,13 +35,6 @@ MEASURED_BYTES, LIMITED_PARTS, LEAST_PART_BYTES, EFFICIENCY = 200_000, 64, 50_00
 SPILLS = "spills"  # the folder for local ids, in the folder of the unfinished store
 BLOCK_TOKENS = 1 << 20  # tokens processed at a time
 PROGRESS_SECONDS = 0.1  # between two reports
-PARENT_CHECK_SECONDS = 1.0  # between two tests of a worker process whether its parent is running
-WORKER_ENVIRONMENT = {
-    "PYTHONSAFEPATH": "1",  # a file signal.py in the current folder does not replace the module of the standard library
-    "TOKENIZERS_PARALLELISM": "false",  # one thread for each process
-    "PYTHONWARNINGS": "ignore",  # loky's resource tracker: semaphores that it removes after this process was killed
-    "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # a unit with many words is not a memory leak
-}
 
 Progress = Callable[[int, int], None]  # called with the number of bytes read so far, and of all bytes
 
@@ -266,115 +254,33 @@ def _tokenize_here(units: list[Unit], total: int, progress: Progress | None) -> 
 
 
 # -- worker processes ------------------------------------------------------------------------------------------------
-# loky does not import the user's script in the workers, as multiprocessing does: scripts need no main guard.
 
 
 def _tokenize_in_workers(units: list[Unit], workers: int, total: int, progress: Progress | None) -> list[Counts] | None:
     """Return the counts of each unit, or None if this system cannot start worker processes."""
-    from concurrent.futures.process import BrokenProcessPool
-
-    if sys.stdout is None or sys.stderr is None:  # closed; loky flushes both
-        return None
     counter_file = Path(units[0].folder, SPILLS, "progress")
     counters = np.memmap(counter_file, np.int64, "w+", shape=(len(units),))  # bytes read of each unit
-    executor: Any = None
-    try:
-        try:
-            with _starting_processes():
-                from loky import ProcessPoolExecutor
-
-                executor = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(units[0], os.getpid()))
-                futures = [executor.submit(_tokenize_in_worker, unit, i, counter_file) for i, unit in enumerate(units)]
-        # no semaphores, or too many processes or files; where a pipe cannot be opened, loky raises UnboundLocalError
-        except (ImportError, NotImplementedError, OSError, UnboundLocalError):
+    with worker_pool(workers, _start_worker, (units[0],)) as pool:
+        if pool is None:
             return None
+        futures = [pool.submit(_tokenize_in_worker, unit, i, counter_file) for i, unit in enumerate(units)]
         pending = set(futures)
         while pending:
             done, pending = wait(pending, PROGRESS_SECONDS, FIRST_EXCEPTION)
-            for error in filter(None, (future.exception() for future in done)):
-                if isinstance(error, NcelmError | BrokenProcessPool):
-                    raise error
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
-                raise NcelmError(f"a worker process stopped ({reason}): try again with `workers` 1") from error
+            for future in done:
+                result_of(future)
             if progress:
                 progress(min(int(counters.sum()), total), total)
         return [future.result() for future in futures]
-    except BrokenProcessPool as error:
-        codes = dict(re.findall(r"(\w+)\((-?\d+)\)", str(error)))  # the message of loky has {SIGKILL(-9), EXIT(1)}
-        reason = ", ".join(name if name.startswith("SIG") else f"exit code {code}" for name, code in codes.items())
-        raise NcelmError(
-            f"a worker process was killed or stopped ({reason or 'unknown reason'}), perhaps for lack of memory: "
-            "try again with `workers` 1"
-        ) from error
-    finally:  # after Ctrl-C too
-        if executor is not None:
-            executor.shutdown(kill_workers=True)
-
-
-@contextmanager
-def _starting_processes() -> Iterator[None]:
-    """Start processes in the block, with WORKER_ENVIRONMENT. They ignore Ctrl-C, which this process handles."""
-    if os.name == "posix":
-        from multiprocessing import resource_tracker
-
-        # The tracker of the standard library, which loky would start. It may serve others: it keeps the environment.
-        resource_tracker.ensure_running()
-    environment = WORKER_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
-    previous = {name: os.environ.get(name) for name in environment}
-    os.environ.update(environment)
-    try:
-        with _signals_deferred():
-            yield
-    finally:
-        for name, value in previous.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Handle Ctrl-C or SIGTERM during the block after the block; processes that the block starts do not receive SIGINT.
-
-    loky leaves processes behind if KeyboardInterrupt is raised while it starts them. To block the signal is not enough:
-    other threads of this process, such as those of BLAS, receive it.
-    """
-    mask: Any = None
-    with signals.deferred() as request:
-        if hasattr(signal, "pthread_sigmask"):  # not on Windows
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by new processes
-        try:
-            yield
-        finally:
-            if mask is not None:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    if request.number is not None:
-        signal.raise_signal(request.number)
 
 
 _splitter: SentenceSplitter | None = None  # of this worker process
 
 
-def _start_worker(unit: Unit, parent: int) -> None:
-    """Initialize a worker process of the process `parent`."""
+def _start_worker(unit: Unit) -> None:
+    """Initialize a worker process."""
     global _splitter
-    null = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):  # the output of libraries, and of Python if the process crashes
-        os.dup2(null, descriptor)
-    for number in signals.SIGNALS:  # sent to all processes of a group; the parent ends its workers
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     _splitter = _splitter_of(unit)
-
-
-def _exit_with_parent(parent: int) -> None:
-    """End this process when the process `parent` has ended: it was killed."""
-    import psutil
-
-    while os.getppid() == parent and psutil.pid_exists(parent):  # on Windows the first is always true
-        time.sleep(PARENT_CHECK_SECONDS)
-    os._exit(1)
 
 
 def _tokenize_in_worker(unit: Unit, number: int, counter_file: Path) -> Counts:
