@@ -26,12 +26,12 @@ Tokenized text has one sentence per line and blanks between words: give it
 with --train, --valid and --test. Blank lines are skipped.
 
 Files are plain text or, with --column, tables: JSON lines, Parquet, CSV or
-TSV. All but Parquet may be compressed (.gz, .zst)."""
+TSV. All but Parquet may be compressed (.gz, .xz, .zst)."""
     parser.epilog = """\
 examples:
   ncelm prepare texts/ --out store --lowercase --min-count 5 --punkt train
   ncelm prepare pages.jsonl --column text --out store --punkt train
-  ncelm prepare pages.jsonl --column text --out store --tokenizer train:bpe:32000
+  ncelm prepare texts/ --out store --tokenizer train:bpe:32000
   ncelm prepare --train train.txt --valid valid.txt --test test.txt --out store
   ncelm prepare works.tar.xz --gutenberg --out store --lowercase --min-count 5"""
     parser.add_argument(

@@ -11,6 +11,7 @@ import os
 import sys
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, Any, Literal, NamedTuple
 
@@ -122,38 +123,45 @@ def _skip(file: IO[bytes], position: int, source: Source) -> None:
 
 
 def _line_blocks(file: IO[bytes], disk: IO[bytes] | None, index: int, position: int, lines: int) -> Iterator[Block]:
-    kept: list[bytes] = []  # parts of an unfinished line
-    size = 0  # of it
-    is_long = False  # whether the beginning of it was dropped
-    while True:
-        data = file.read(BLOCK_BYTES)
-        if not data:
-            break
-        if position == 0 and not kept and data.startswith(_BOM):
+    """Yield blocks that end with the first line end after BLOCK_BYTES: where one ends depends on its beginning only."""
+    buffer, searched = bytearray(), 0
+
+    def take(size: int) -> Block:
+        nonlocal position, lines, searched
+        data = bytes(buffer[:size])
+        del buffer[:size]
+        first, searched = lines + 1, 0
+        position, lines = position + size, lines + data.count(b"\n") + (not data.endswith(b"\n"))
+        return Block(index, first, data, position, lines, disk.tell() if disk else position)
+
+    while data := file.read(BLOCK_BYTES):
+        if position == 0 and not buffer and data.startswith(_BOM):
             position, data = len(_BOM), data[len(_BOM) :]
-        cut = data.rfind(b"\n") + 1
-        if is_long:  # the rest of a long line
-            end = data.find(b"\n") + 1 or len(data)
-            position += end
-            data, cut = data[end:], max(cut - end, 0)
-            if not cut and not data:
-                continue
-            is_long = False
-        if cut:
-            whole = b"".join([*kept, data[:cut]])
-            first, position, lines = lines + 1, position + len(whole), lines + whole.count(b"\n")
-            kept, size = [], 0
-            yield Block(index, first, whole, position, lines, disk.tell() if disk else position)
-        if data[cut:]:
-            kept.append(data[cut:])
-            size += len(data) - cut
-        if size > MAX_LINE_BYTES:
-            position, lines = position + size, lines + 1
-            kept, size, is_long = [], 0, True
+        buffer += data
+        while len(buffer) >= BLOCK_BYTES and (end := buffer.find(b"\n", max(BLOCK_BYTES - 1, searched)) + 1):
+            yield take(end)
+        searched = len(buffer)
+        if searched > BLOCK_BYTES + MAX_LINE_BYTES:
+            if begin := buffer.rfind(b"\n", 0, BLOCK_BYTES) + 1:
+                yield take(begin)
+            position, lines = position + len(buffer) + _skip_line(file, buffer), lines + 1
             yield Block(index, lines, b"", position, lines, disk.tell() if disk else position, TOO_LONG)
-    if kept:
-        position += size
-        yield Block(index, lines + 1, b"".join(kept), position, lines + 1, disk.tell() if disk else position)
+            searched = 0
+    if buffer:
+        yield take(len(buffer))
+
+
+def _skip_line(file: IO[bytes], buffer: bytearray) -> int:
+    """Read the rest of a line, and return its size; what was read after it replaces the content of the buffer."""
+    size = 0
+    buffer.clear()
+    while data := file.read(BLOCK_BYTES):
+        end = data.find(b"\n") + 1
+        if end:
+            buffer += data[end:]
+            return size + end
+        size += len(data)
+    return size
 
 
 def _row_blocks(source: Source, index: int, column: str, position: int) -> Iterator[Block]:
@@ -213,12 +221,13 @@ def sample_blocks(sources: list[Source], column: str, documents: int) -> Iterato
             with reading(source.path), open_regular(source.path) as file:
                 # Windows of equal size: each document is in one with the same probability, whatever its length.
                 size = math.ceil(share * _document_bytes(file, source.bytes) / probes)
-                for probe in range(probes):
-                    yield Block(index, 1, _window(file, probe * source.bytes // probes, size), 0, 0, 0)
+                starts = [probe * source.bytes // probes for probe in range(probes + 1)]
+                for start, following in pairwise(starts):
+                    yield Block(index, 1, _window(file, start, min(start + size, following)), 0, 0, 0)
             continue
         left = math.ceil(share)
         for block in _read(source, index, column, 0, 0):
-            lines = block.data.split(b"\n", left)[:left]
+            lines = block.data.splitlines()[:left]
             yield block._replace(data=b"\n".join(lines))
             left -= len(lines)
             if left <= 0:
@@ -235,12 +244,12 @@ def _document_bytes(file: IO[bytes], total: int) -> float:
     return size / max(lines, 1)
 
 
-def _window(file: IO[bytes], start: int, size: int) -> bytes:
+def _window(file: IO[bytes], start: int, stop: int) -> bytes:
     """Return the lines that begin in a window of a file."""
     file.seek(max(start - 1, 0))
     if start:
         file.readline(MAX_LINE_BYTES)  # the rest of a line, or the end of the line before
     lines = []
-    while file.tell() < start + size and (line := file.readline(MAX_LINE_BYTES)):
+    while file.tell() < stop and (line := file.readline(MAX_LINE_BYTES)):
         lines.append(line)
     return b"".join(lines)

@@ -249,7 +249,10 @@ def _resumed(out: Path, expected: State, sources: list[Source]) -> State:
         raise NcelmError(f"{out} was started with other files, or they have changed: choose another `out`")
     if any(source.path == STANDARD_INPUT for source in sources) and not state.finished:
         raise NcelmError(f"standard input cannot be resumed: remove {out} and filter again")
-    if state.source > len(sources) or set(state.outputs) != set(expected.outputs):
+    same = state.outputs.keys() == expected.outputs.keys() and state.documents.keys() == expected.documents.keys()
+    if expected.thresholds is not None:
+        same = same and state.thresholds == expected.thresholds
+    if state.source > len(sources) or not same:
         raise NcelmError(f"{out / FILE} is damaged: remove {out} and filter again")
     return state
 

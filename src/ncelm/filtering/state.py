@@ -89,13 +89,15 @@ class State:
 
     def _is_valid(self) -> bool:
         counts = [self.source, self.position, self.lines, self.read, self.tokens, self.unknown, self.empty, self.broken]
-        counts += [*self.documents.values(), *self.histogram.values()]
+        counts += [*self.documents.values(), *self.histogram.values()]  # another type raises AttributeError
         for output in self.outputs.values():
             counts += [output.bytes, output.crc32]
         examples = [each for some in self.examples.values() for each in some]
+        dicts = (self.options, self.documents, self.histogram, self.examples)
+        lists = (self.inputs, self.modes, self.named, [] if self.thresholds is None else self.thresholds)
         return (
-            isinstance(self.options, dict)
-            and isinstance(self.inputs, list)
+            all(isinstance(each, dict) for each in dicts)
+            and all(isinstance(each, list) for each in lists)
             and all(type(count) is int and 0 <= count < 2**63 for count in counts)
             and all(Path(name).name == name for name in self.outputs)
             and all(name.isdecimal() and int(name) < BINS for name in (*self.histogram, *self.examples))

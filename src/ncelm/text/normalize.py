@@ -22,7 +22,7 @@ def ccnet_normalized(text: str) -> str:
     """Return a text as CCNet normalises it.
 
     >>> ccnet_normalized("Ça coûte 25 €… «\u202fÉtonnant\u202f» — oui！")
-    'ca coute 00 €... " etonnant " - oui!'
+    'ca coute 00 €... " etonnant "  -  oui!'
     """
     text = text.lower()
     if text.isascii():

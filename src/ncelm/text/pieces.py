@@ -1,10 +1,11 @@
 """Subword tokenizers: sentences to pieces, by a file of Hugging Face `tokenizers` or a SentencePiece model.
 
 The file is stored with every token store and model that uses it, so that all commands apply it. A tokenizer that is
-trained here works on bytes: it has a piece for each of the 256 bytes, so that no text has unknown words.
+trained here has a piece for each of the 256 bytes, so that no text has unknown words.
 """
 
 import hashlib
+import io
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +25,7 @@ FILES: dict[PieceKind, str] = {"huggingface": "tokenizer.json", "sentencepiece":
 MAX_BYTES = 256 << 20  # of a file; those of models with 256,000 pieces take 30 MB
 MAX_PIECES = 5_000_000
 BYTES = 256  # pieces that every trained tokenizer has
-TRAINING_CHARACTERS = 100_000_000  # of the text, read to train a tokenizer; enough for any number of pieces in use
+TRAINING_CHARACTERS = 40_000_000  # of the text, read to train a tokenizer; more hardly changes the pieces
 _TRAIN = re.compile(r"train:(\w+):(\d+)")
 
 
@@ -243,37 +244,58 @@ def _quiet() -> Iterator[None]:
 
 
 def train_pieces(training: Training, lines: Iterable[str]) -> Pieces:
-    """Return a tokenizer trained on lines of text: byte-level BPE, or a byte-level unigram model.
+    """Return a tokenizer trained on lines of text: byte-level BPE, or a SentencePiece unigram model with byte fallback.
 
-    A piece does not extend across white space. The blank before a word is part of its first piece.
+    A piece does not extend across white space. The blank before a word is part of its first piece. The same text gives
+    the same bytes on any number of cores.
     """
+    if training.algorithm == "bpe":
+        return Pieces("huggingface", _train_bpe(training.size, _limited(lines)))
+    return Pieces("sentencepiece", _train_unigram(training.size, _limited(lines)))
+
+
+def _train_bpe(size: int, lines: Iterator[str]) -> bytes:
     try:
         from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     except ImportError:
-        raise MissingExtraError("tokenizers is needed to train a tokenizer: pip install 'ncelm[tokenizers]'") from None
-    options: Any = {
-        "vocab_size": training.size,
-        "initial_alphabet": sorted(pre_tokenizers.ByteLevel.alphabet()),
-        "show_progress": False,
-    }
-    trainer: Any
-    if training.algorithm == "bpe":
-        tokenizer, trainer = Tokenizer(models.BPE()), trainers.BpeTrainer(**options)
-    else:
-        tokenizer, trainer = Tokenizer(models.Unigram()), trainers.UnigramTrainer(**options)
+        raise MissingExtraError("tokenizers is needed to train BPE: pip install 'ncelm[tokenizers]'") from None
+    tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
-    parallel = os.environ.get("TOKENIZERS_PARALLELISM")
-    if training.algorithm == "unigram":  # sums of several threads are in any order: the pieces would differ
-        os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(lines, trainer)
+    return bytes(tokenizer.to_str(), "utf-8")
+
+
+def _train_unigram(size: int, lines: Iterator[str]) -> bytes:
+    # The trainer of `tokenizers` gives other pieces in each process.
     try:
-        tokenizer.train_from_iterator(_limited(lines), trainer)
-    finally:
-        if parallel is None:
-            os.environ.pop("TOKENIZERS_PARALLELISM", None)
-        else:
-            os.environ["TOKENIZERS_PARALLELISM"] = parallel
-    return Pieces("huggingface", tokenizer.to_str().encode())
+        from sentencepiece import SentencePieceTrainer
+    except ImportError:
+        raise MissingExtraError(
+            "sentencepiece is needed to train a unigram model: pip install 'ncelm[sentencepiece]'"
+        ) from None
+    file = io.BytesIO()
+    try:
+        with _quiet():
+            SentencePieceTrainer.train(
+                sentence_iterator=lines,
+                model_writer=file,
+                vocab_size=size,
+                hard_vocab_limit=False,  # a short text has fewer pieces
+                byte_fallback=True,
+                normalization_rule_name="identity",
+                bos_id=-1,
+                eos_id=-1,
+                num_threads=16,  # the result depends on it
+                max_sentence_length=1 << 16,
+                minloglevel=2,
+            )
+    except (RuntimeError, OSError) as error:
+        reason = " ".join(str(error).split())[-100:]
+        raise NcelmError(f"the tokenizer cannot be trained on this text ({reason}): give more text") from None
+    return file.getvalue()
 
 
 def _limited(lines: Iterable[str]) -> Iterator[str]:

@@ -138,7 +138,7 @@ def prepare(
         tokenizer: a subword tokenizer, in place of words: a file of Hugging Face `tokenizers` (tokenizer.json), a
             SentencePiece model, or "train:bpe:32000" or "train:unigram:32000" for one that is trained on the text. The
             store and its models contain the file. All pieces are in the vocabulary: `min_count` and `vocabulary_size`
-            do not apply. Trained tokenizers work on bytes, so that no text is unknown.
+            do not apply. Trained tokenizers have a piece for each byte, so that no text is unknown.
         normalize: "ccnet" for the text normalisation of CCNet: lower case, digits become 0, no accents, ASCII
             punctuation.
         min_count: words with fewer occurrences in the training text become `<unk>`. "auto" for a number from 2 to 10
