@@ -97,7 +97,7 @@ def test_xz_truncation_and_damage(tmp_path):
         ("short", packed[:-20], "is truncated"),
         ("junk", b"plain text, and more", "is not an xz file, or is damaged"),
         ("flipped", packed[:50] + bytes([packed[50] ^ 255]) + packed[51:], "is not an xz file, or is damaged"),
-        ("more", packed + b"junk", "is not an xz file, or is damaged"),
+        ("more", packed + b"junk, and more of it", "is not an xz file, or is damaged"),
     ):
         path = tmp_path / f"{name}.txt.xz"
         path.write_bytes(content)

@@ -49,8 +49,7 @@ def worker_pool(workers: int, start: Callable[..., None], arguments: tuple[Any, 
             "try again with `workers` 1"
         ) from error
     finally:  # after Ctrl-C too
-        if executor is not None:
-            executor.shutdown(kill_workers=True)
+        _shut_down(executor)
 
 
 def result_of(future: "Future[Any]") -> Any:
@@ -78,9 +77,17 @@ def _executor(workers: int, start: Callable[..., None], arguments: tuple[Any, ..
         return executor
     # no semaphores, or too many processes or files; where a pipe cannot be opened, loky raises UnboundLocalError
     except (ImportError, NotImplementedError, OSError, UnboundLocalError):
-        if executor is not None:
-            executor.shutdown(kill_workers=True)
+        _shut_down(executor)
         return None
+    except BaseException:  # Ctrl-C
+        _shut_down(executor)
+        raise
+
+
+def _shut_down(executor: Any) -> None:
+    """End the processes of an executor, if there is one."""
+    if executor is not None:
+        executor.shutdown(kill_workers=True)
 
 
 @contextmanager
