@@ -153,6 +153,7 @@ def restore(setup: Setup) -> Snapshot:
         # a header with other blanks or another order is valid too: written again, the result has the same bytes
         write_model(model, best, setup.config.model.architecture)
     setup.store.vocabulary.save(setup.out / run.VOCABULARY)  # in case it was lost
+    setup.store.text.save(setup.out)
     return snapshot
 
 
