@@ -8,6 +8,7 @@
     ncelm.train(store, "run", context=4, dim=100)
     lm = ncelm.load("run")
     lm.score("a sentence to score")
+    ncelm.filter_documents("run", ["pages.jsonl"], "filtered")  # documents by perplexity
 
     ncelm.train_ngram(store, "ngram", order=5)
     ncelm.mix(["ngram", "run"], "mixed")
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ncelm.arpa import export_arpa, import_arpa
     from ncelm.combine import blend, mix
     from ncelm.errors import NcelmError
+    from ncelm.filtering.result import FilterResult
+    from ncelm.filtering.run import filter_documents
     from ncelm.fitting.fit import fit
     from ncelm.language_model import LanguageModel, SentenceScore, Tokens, WordScore, load_scorer
     from ncelm.models.evaluate import Evaluation
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 # The module of each public name, imported when the name is first used: `import ncelm` must not import Numba.
 _HOMES = {
     "Evaluation": "models.evaluate",
+    "FilterResult": "filtering.result",
     "LanguageModel": "language_model",
     "LogBilinear": "models.log_bilinear",
     "Lsa": "models.lsa",
@@ -66,6 +70,7 @@ _HOMES = {
     "WordScore": "language_model",
     "blend": "combine",
     "export_arpa": "arpa",
+    "filter_documents": "filtering.run",
     "fit": "fitting.fit",
     "fit_normalizer": "models.fit_normalizer",
     "import_arpa": "arpa",
@@ -83,6 +88,7 @@ _HOMES = {
 
 __all__ = [
     "Evaluation",
+    "FilterResult",
     "LanguageModel",
     "LogBilinear",
     "Lsa",
@@ -100,6 +106,7 @@ __all__ = [
     "WordScore",
     "blend",
     "export_arpa",
+    "filter_documents",
     "fit",
     "fit_normalizer",
     "import_arpa",

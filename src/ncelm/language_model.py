@@ -39,7 +39,7 @@ from ncelm.models.evaluate import Evaluation, EvaluationSums, evaluate_split
 from ncelm.models.line_encoder import LineEncoder
 from ncelm.models.normalizer import Normalizer, NormalizerError
 from ncelm.models.vectors import nearest_words, word_vectors
-from ncelm.text.settings import TextSettings
+from ncelm.text.settings import TextSettings, TextSize
 from ncelm.text.store import Boundary, TokenStore, store_or_path
 from ncelm.text.vocabulary import END, Vocabulary
 
@@ -238,14 +238,22 @@ class LanguageModel:
     def evaluate(self, sentences: Iterable[Sentence]) -> Evaluation:
         """Return the perplexity of sentences, each scored on its own, and the counts on which it is based."""
         _check_sentences(sentences)
-        sums, n_sentences, unknown = EvaluationSums(), 0, 0
-        for batch in self._scored_batches(map(_checked_sentence, sentences)):
+        sums, n_sentences, unknown, words, size = EvaluationSums(), 0, 0, 0, 0
+
+        def counted(sentence: Sentence) -> Sentence:
+            nonlocal words, size
+            sentence = _checked_sentence(sentence)
+            found = TextSize.of(sentence if isinstance(sentence, str) else self.text.join(sentence))
+            words, size = words + found.words, size + found.bytes
+            return sentence
+
+        for batch in self._scored_batches(map(counted, sentences)):
             sums.add(batch.scores, batch.log_z)
             n_sentences += len(batch.sentences)
             unknown += int(np.count_nonzero(batch.ids == self.vocabulary.unknown_id))
         if n_sentences == 0:
             raise NcelmError("there is no text to evaluate: perplexity needs at least one sentence")
-        return sums.result(n_sentences, unknown)
+        return sums.result(n_sentences, unknown, TextSize(words, size))
 
     def evaluate_split(self, store: TokenStore | Path | str, name: str) -> Evaluation:
         """Return the perplexity on a split of a token store, which must have the vocabulary of the model."""
@@ -528,7 +536,8 @@ class LanguageModel:
 
     def _encode(self, sentences: list[Sentence | list[str]]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all words and sentence ends, (n,), and the indices of the ends, (sentences,)."""
-        if len(sentences) >= LINES_TO_COMPILE and self.text.tokenizer == "whitespace" and _are_strings(sentences):
+        plain = self.text == TextSettings("whitespace", self.text.lowercase)  # words as `LineEncoder` finds them
+        if plain and len(sentences) >= LINES_TO_COMPILE and _are_strings(sentences):
             return self._line_encoder.encode(sentences)
         words = [each if isinstance(each, list) else self._words(each) for each in sentences]
         ends = np.cumsum([len(each) + 1 for each in words]) - 1

@@ -64,7 +64,7 @@ def test_scores_of_some_words_equal_those_of_all(architecture):
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_probabilities_do_not_depend_on_the_call(architecture, boundary, monkeypatch):
     """All positions at once, some of them, unnormalised, and one position by `distribution`."""
-    monkeypatch.setattr(models, "EXACT_SCORES", 7 * V)
+    monkeypatch.setattr(models, "BLOCK_SCORES", 7 * V)
     monkeypatch.setattr(models, "HISTORY", 16)
     monkeypatch.setattr(models, "BLOCK", 32)
     model = random_model(architecture, context=3)

@@ -32,6 +32,7 @@ COMMANDS = {
     "use models": {
         "evaluate": "measure the perplexity of a text",
         "score": "print log-probabilities of sentences",
+        "filter": "add perplexities to documents; keep or split by percentile",
         "complete": "fill the gap in sentences",
         "generate": "write random or likely sentences",
         "serve": "answer requests over HTTP; an interactive page",

@@ -74,6 +74,13 @@ SIGTERM or by a power failure, continues with --resume, to the same result."""
         help="Time between checkpoints within an epoch. Each epoch ends with a checkpoint, too.",
     )
     parser.add_argument(
+        "--peer-timeout",
+        type=number,
+        default=60.0,
+        metavar="X",
+        help="With torchrun: seconds after which a worker that does not answer ends training on all machines.",
+    )
+    parser.add_argument(
         "--track",
         action="extend",
         type=lambda names: names.split(","),
@@ -173,6 +180,7 @@ def run(arguments: argparse.Namespace) -> None:
         threads=arguments.threads,
         resume=arguments.resume,
         checkpoint_minutes=arguments.checkpoint_minutes,
+        peer_timeout=arguments.peer_timeout,
         track=arguments.track or (),
         **given,
     )

@@ -20,6 +20,7 @@ from ncelm.models.fit_normalizer import fit
 from ncelm.models.log_bilinear import LogBilinear
 from ncelm.models.ngram.arpa import read_arpa, write_arpa
 from ncelm.models.ngram.estimate import estimate
+from ncelm.models.ngram.index import build_index, compile_queries
 from ncelm.models.ngram.query import NGramModel
 from ncelm.noise import Noise
 from ncelm.text.prepare import prepare
@@ -139,3 +140,4 @@ def _ngram() -> None:
         model = _estimate_ngram(stores)
         write_arpa(path, model, stores[0].vocabulary)
         read_arpa(path)
+        compile_queries(build_index(model, stores[0].vocabulary, stores[0].pad_id))

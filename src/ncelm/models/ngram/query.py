@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_ORDER = 10
 LOG_ZERO = np.float32(-99.0)  # log10 of the probability of <s>, and of words without one, as in ARPA files
+LOG_MISSING = np.float32(-100.0)  # of <unk> if an ARPA file does not have it, as in KenLM
 LN_10 = float(np.log(10.0))
 MAX_EXCESS = 1e-3  # log10 by which a probability may exceed 1, because the numbers of an ARPA file are rounded
 VALIDATED = 1 << 22  # n-grams validated in one call
