@@ -13,7 +13,7 @@
     ncelm.train_ngram(store, "ngram", order=5)
     ncelm.mix(["ngram", "run"], "mixed")
 
-`ncelm.train_lsa`, `train_pmi`, `blend`, `import_arpa` and `export_arpa` are the other commands of the command line;
+`ncelm.train_lsa`, `train_pmi`, `fit_normalizer`, `blend`, `import_arpa` and `export_arpa` are other commands;
 `ncelm.completion` has sentence completion, `ncelm.models.vectors` the export of word vectors, `ncelm.paper` the tables
 of the paper.
 """
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ncelm.fitting.fit import fit
     from ncelm.language_model import LanguageModel, SentenceScore, Tokens, WordScore, load_scorer
     from ncelm.models.evaluate import Evaluation
+    from ncelm.models.fit_normalizer import fit_normalizer
     from ncelm.models.log_bilinear import LogBilinear, ModelConfig
     from ncelm.models.lsa import Lsa, train_lsa
     from ncelm.models.ngram.estimate import train_ngram
@@ -71,6 +72,7 @@ _HOMES = {
     "export_arpa": "arpa",
     "filter_documents": "filtering.run",
     "fit": "fitting.fit",
+    "fit_normalizer": "models.fit_normalizer",
     "import_arpa": "arpa",
     "load_scorer": "language_model",
     "mix": "combine",
@@ -106,6 +108,7 @@ __all__ = [
     "export_arpa",
     "filter_documents",
     "fit",
+    "fit_normalizer",
     "import_arpa",
     "load",
     "load_scorer",

@@ -25,6 +25,7 @@ COMMANDS = {
         "ngram": "train n-gram models; read and write ARPA files",
         "lsa": "train word vectors by latent semantic analysis",
         "pmi": "make a co-occurrence index for sentence completion",
+        "normalizer": "fit the estimate that fast scores need",
         "mix": "interpolate language models linearly",
         "blend": "combine models of any kind for sentence completion",
     },
