@@ -83,7 +83,7 @@ def main() -> None:
     with serving([options.run]) as service, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         result["chromium"] = browser.version
-        paints = [first_paint(browser, service.url) for _ in range(6)][1:]  # the first one starts the browser's processes
+        paints = [first_paint(browser, service.url) for _ in range(6)][1:]  # the first starts processes
         letters, times = keystrokes(browser, service.url, words_to_type(options.run, options.words), options.interval)
         browser.close()
     if not times:
@@ -109,9 +109,9 @@ def page_of(result: dict[str, Any], run: Path, interval: float) -> str:
     """Return the results in Markdown."""
     lm = load(run)
     about = (
-        f"{lm.model}, vocabulary of {len(lm.vocabulary):,}; Chromium {result['chromium']}; {result['letters']} letters, "
-        f"one key every {interval:g} ms; {result['letters_with_colour_before_the_next']} letters had their colour before "
-        "the next key. Browser and service share the cores."
+        f"{lm.model}, vocabulary of {len(lm.vocabulary):,}; Chromium {result['chromium']}; {result['letters']} letters, one "
+        f"key every {interval:g} ms; {result['letters_with_colour_before_the_next']} letters had their colour before the "
+        "next key. Browser and service share the cores."
     )
     rows = [
         ["first paint", f"{result['first_paint_ms']:.0f}"],
@@ -120,7 +120,8 @@ def page_of(result: dict[str, Any], run: Path, interval: float) -> str:
         ["key to colour, 95th percentile", f"{result['p95_ms']:.0f}"],
         ["key to colour, largest", f"{result['max_ms']:.0f}"],
     ]
-    return "\n".join([*report_header("Response times of the page", result), about, "", *markdown_table(["", "ms"], rows)]) + "\n"
+    lines = [*report_header("Response times of the page", result), about, "", *markdown_table(["", "ms"], rows)]
+    return "\n".join(lines) + "\n"
 
 
 if __name__ == "__main__":
