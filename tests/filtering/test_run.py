@@ -4,6 +4,7 @@ import gzip
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import ncelm
 from ncelm.errors import ArgumentError, NcelmError
 from ncelm.filtering import scoring
 from ncelm.filtering.run import filter_documents
+from ncelm.io.files import write_json
 
 
 def run(models, files, out, model="ngram", **options):
@@ -59,6 +61,26 @@ def test_unnormalised_scores_have_another_name(models, corpus, tmp_path):
     assert exact.measure == "perplexity"
     lm, first = ncelm.load(models / "neural"), rows(tmp_path / "exact" / "scored.jsonl")[0]
     assert first["perplexity"] == pytest.approx(lm.perplexity(documents()[0].split("\n")), rel=1e-5)
+
+
+def test_the_normalizer_of_a_model_is_used(models, corpus, tmp_path):
+    fast = shutil.copytree(models / "neural", tmp_path / "fast")
+    ncelm.fit_normalizer(fast, contexts=300, units=8, progress=False)
+    result = filter_documents(fast, corpus, tmp_path / "out", score_only=True, workers=1, progress=False)
+    assert (result.measure, result.modes) == ("perplexity", ["fast"])
+    lm, first = ncelm.load(fast), rows(tmp_path / "out" / "scored.jsonl")[0]
+    scores = list(lm.scores_of(documents()[0].split("\n"), mode="fast"))
+    expected = math.exp(-sum(s.log_probability for s in scores) / sum(s.tokens for s in scores))
+    assert first["perplexity"] == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(NcelmError, match="no normalizer"):
+        run(models, corpus, tmp_path / "none", model="neural", mode="fast", score_only=True)
+    # another mode than that of the interrupted call
+    state = tmp_path / "out" / "filter.json"
+    content = json.loads(state.read_text())
+    write_json(state, {k: v for k, v in content.items() if k != "checksum"} | {"finished": False})
+    (fast / "normalizer.safetensors").unlink()
+    with pytest.raises(NcelmError, match=r"another mode \(fast\)"):
+        filter_documents(fast, corpus, tmp_path / "out", score_only=True, workers=1, progress=False, resume=True)
 
 
 def test_contrast_of_two_models(models, corpus, tmp_path):
@@ -287,8 +309,6 @@ def test_a_damaged_state_is_an_error(models, corpus, tmp_path):
     run(models, corpus, tmp_path / "out")
     path = tmp_path / "out" / "filter.json"
     content = json.loads(path.read_text())
-    from ncelm.io.files import write_json
-
     for change in ({"position": -1}, {"position": "1"}, {"histogram": {"-1": 2}}, {"outputs": {"../x": {"bytes": 1}}},
                    {"thresholds": [None]}, {"examples": {"1": [[1]]}}, {"more": 1}, {"finished": 1}):  # fmt: skip
         write_json(path, {**content, **change})

@@ -77,10 +77,10 @@ examples:
     )
     scoring.add_argument(
         "--mode",
-        choices=("auto", "exact", "unnormalised"),
+        choices=("auto", "exact", "fast", "unnormalised"),
         default="auto",
-        help="Exactly normalised scores, or unnormalised ones, which are faster; auto is the fastest that the model "
-        "has.",
+        help="How scores are normalised, as in `ncelm score`. auto is fast if the model has a normalizer, exact for "
+        "n-gram models, and otherwise unnormalised.",
     )
     scoring.add_argument(
         "--sentences",

@@ -64,7 +64,7 @@ def filter_documents(
     calibrate: int = DOCUMENTS,
     thresholds_from: Path | str | None = None,
     contrast: Path | str | None = None,
-    mode: Literal["auto", "exact", "unnormalised"] = "auto",
+    mode: Literal["auto", "exact", "fast", "unnormalised"] = "auto",
     sentences: Literal["auto", "lines", "punkt"] = "auto",
     max_unknown: float | None = None,
     rejected: bool = False,
@@ -100,8 +100,9 @@ def filter_documents(
         contrast: the directory of a second model. The measure is then the cross-entropy per word of `run` minus that of
             `contrast`, in nats (Moore & Lewis, 2010): `run` models the text that is wanted, `contrast` general text, or
             bad text.
-        mode: how scores are normalised: "exact"; "unnormalised", which is faster, and whose result is called
-            pseudo_perplexity; "auto" for the fastest that the model has.
+        mode: how scores are normalised: "exact"; "fast", by the normalizer of the model; "unnormalised", whose result
+            is called pseudo_perplexity; "auto" for "fast" if the model has a normalizer, "exact" for n-gram models, and
+            otherwise "unnormalised".
         sentences: "punkt" splits documents into sentences by the sentence model of the training text, "lines" takes
             each line for a sentence, "auto" does what was done with the training text.
         max_unknown: the largest share of unknown words; documents with more are in the last bucket.
@@ -314,6 +315,8 @@ class _Call:
     def _filter(self, state: State, progress: Option, submit: Submit) -> None:
         # one process compiles what the others then load
         about = result_of(submit(scoring.describe))
+        if state.modes not in ([], about["modes"]):
+            raise NcelmError(f"{self.out} was started in another mode ({state.modes[0]}): choose another `out`")
         state.modes, state.normalised = about["modes"], about["normalised"]
         if state.thresholds is None:
             state.thresholds = self._percentiles(submit)

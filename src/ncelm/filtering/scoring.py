@@ -9,7 +9,7 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -24,10 +24,10 @@ from ncelm.text.settings import TextSize
 from ncelm.text.tables import json_row
 
 if TYPE_CHECKING:
-    from ncelm.language_model import LanguageModel, SentenceScore
+    from ncelm.models.base import WordModel
     from ncelm.text.sentences import SentenceSplitter
 
-Mode = Literal["auto", "exact", "unnormalised"]
+Mode = Literal["auto", "exact", "fast", "unnormalised"]  # those of `LanguageModel.scores_of`, or the fastest
 Sentences = Literal["auto", "lines", "punkt"]
 Format = Literal["jsonl", "text"]
 Compression = Literal["none", "gz", "zst"]
@@ -92,16 +92,18 @@ def bin_center(number: int) -> float:
     return LOW + (number + 0.5) * WIDTH
 
 
-def sentence_scores(lm: "LanguageModel", sentences: Sequence[str], mode: str) -> "Iterable[SentenceScore]":
-    """Return the scores of sentences in a mode of `LanguageModel.scores_of`."""
-    return lm.scores_of(sentences, normalised=mode == "exact")
-
-
-def fastest_mode(lm: "LanguageModel") -> Mode:
-    """Return the fastest mode whose scores are accurate enough for ranking."""
+def fastest_mode(model: "WordModel") -> Literal["exact", "fast", "unnormalised"]:
+    """Return the fastest mode in which a model is normalised, or "unnormalised" if it has none that is fast."""
+    from ncelm.models.log_bilinear import LogBilinear
+    from ncelm.models.mixture import Mixture
     from ncelm.models.ngram.query import NGramModel
 
-    return "exact" if isinstance(lm.model, NGramModel) else "unnormalised"
+    if isinstance(model, NGramModel):
+        return "exact"  # needs no sum over the vocabulary
+    if isinstance(model, Mixture):
+        modes = {fastest_mode(component) for component in model.components}
+        return "unnormalised" if "unnormalised" in modes else "fast" if "fast" in modes else "exact"
+    return "fast" if isinstance(model, LogBilinear) and model.normalizer is not None else "unnormalised"
 
 
 class Scorer:
@@ -118,7 +120,7 @@ class Scorer:
                     f"{path} sees both sides of a word, so that its scores are no probabilities of documents: give a "
                     "model with `context_after` 0"
                 )
-        self.modes = [fastest_mode(lm) if job.mode == "auto" else job.mode for lm in self.models]
+        self.modes = [fastest_mode(lm.model) if job.mode == "auto" else job.mode for lm in self.models]
         self.same_text = len({lm.text for lm in self.models}) == 1
 
     @property
@@ -163,7 +165,7 @@ class Scorer:
         counts = np.diff(np.array([0, *ends], np.int64))  # sentences of each document, (n,)
         costs, words = list[np.ndarray](), np.ones(len(documents))
         for lm, mode in zip(self.models, self.modes, strict=True):
-            scores = list(sentence_scores(lm, sentences, mode)) if sentences else []
+            scores = list(lm.scores_of(sentences, mode=mode)) if sentences else []
             table = np.array([(s.log_probability, s.tokens, s.unknown) for s in scores], np.float64).reshape(-1, 3)
             sums = np.zeros((len(documents), 3))
             has_any = counts > 0
