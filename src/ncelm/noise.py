@@ -174,18 +174,10 @@ def alias_table(probabilities: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.
     The table has V columns of equal height, each shared by at most two words. Thresholds are rounded to multiples of
     2⁻³², so probabilities change by less than that.
     """
-    size = probabilities.size
-    height = (probabilities * size).tolist()  # a column is full at height 1
-    keep = [1.0] * size
-    alias = list(range(size))
-    short = [word for word in range(size) if height[word] < 1.0]
-    tall = [word for word in range(size) if height[word] >= 1.0]
-    while short and tall:
-        low, high = short.pop(), tall[-1]
-        keep[low], alias[low] = height[low], high
-        height[high] -= 1.0 - height[low]
-        if height[high] < 1.0:
-            short.append(tall.pop())
-    # the remaining columns are full, except for rounding errors
-    threshold = np.minimum(np.round(np.array(keep) * 2.0**32), 2.0**32 - 1).astype(np.uint32)
-    return threshold, np.array(alias, np.int32)
+    from ncelm.kernels.noise import fill_alias_table
+
+    keep = probabilities * probabilities.size
+    alias = np.empty(keep.size, np.int32)
+    fill_alias_table(keep, alias)
+    threshold = np.minimum(np.round(keep * 2.0**32), 2.0**32 - 1).astype(np.uint32)
+    return threshold, alias

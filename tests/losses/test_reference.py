@@ -248,3 +248,53 @@ def test_parameter_gradients_are_the_derivatives_of_the_objective(random, diagon
     for name in parameters:
         numeric = numeric_gradient(lambda value, name=name: objective(parameters | {name: value}), parameters[name])
         np.testing.assert_allclose(gradients[name], numeric, atol=1e-6)
+
+
+# -- further sampled losses --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hits", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_the_sampled_softmax_gradient_is_the_derivative(random, hits, smoothing):
+    scores, noise = random.normal(size=V), random_distribution(random, V)
+    samples = np.array([2, 4, 4, 0])  # 2 is the target
+    arguments = (2, samples, noise, hits, smoothing)
+    numeric = numeric_gradient(lambda s: ref.sampled_softmax_objective(s, *arguments), scores)
+    np.testing.assert_allclose(ref.sampled_softmax_gradient(scores, *arguments), numeric, atol=1e-8)
+
+
+def test_the_denominator_of_the_sampled_softmax_is_unbiased(random):
+    """Over all samples of one class, E[Ẑ] = Z, if the target is left out of the samples."""
+    scores, noise = random.normal(size=V), random_distribution(random, V)
+    z = [np.exp(scores[1] - ref.sampled_softmax_objective(scores, 1, np.array([w]), noise)) for w in range(V)]
+    assert noise @ z == pytest.approx(np.exp(scores).sum())
+
+
+@pytest.mark.parametrize("hits", [False, True])
+def test_the_negative_sampling_gradient_is_the_derivative(random, hits):
+    scores, samples = random.normal(size=V), np.array([2, 4, 4, 0])
+    numeric = numeric_gradient(lambda s: ref.negative_sampling_objective(s, 2, samples, hits), scores)
+    np.testing.assert_allclose(ref.negative_sampling_gradient(scores, 2, samples, hits), numeric, atol=1e-8)
+
+
+def test_the_optimum_of_negative_sampling_is_shifted_pointwise_mutual_information(random):
+    """The expected gradient is 0 there: data and noise enter with their probabilities."""
+    data, noise, k = random_distribution(random, V), random_distribution(random, V), 3
+    scores = ref.negative_sampling_optimum(data, noise, k)
+    sigma = 1.0 / (1.0 + np.exp(-scores))
+    np.testing.assert_allclose(data * (1.0 - sigma) - k * noise * sigma, 0.0, atol=1e-12)
+
+
+def test_the_in_batch_objective_is_ranking_with_the_other_items_as_noise(random):
+    scores, frequencies, ids = random.normal(size=V), random_distribution(random, V), np.array([3, 1, 3, 0])
+    found = ref.in_batch_objective(scores[ids], 1, ids, frequencies[ids], hits=True)
+    assert found == pytest.approx(ref.ranking_objective(scores, 1, ids[[0, 2, 3]], frequencies))
+    # without hits, the other item 3 is left out
+    found = ref.in_batch_objective(scores[ids], 0, ids, frequencies[ids])
+    assert found == pytest.approx(ref.ranking_objective(scores, 3, ids[[1, 3]], frequencies))
+
+
+def test_the_log_uniform_noise_is_a_distribution():
+    noise = ref.log_uniform_noise(1000)
+    assert noise.sum() == pytest.approx(1.0)
+    assert noise[0] / noise[1] == pytest.approx(np.log(2.0) / np.log(1.5))

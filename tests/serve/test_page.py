@@ -564,6 +564,21 @@ def test_keyboard_only(tab):
     assert outline == "solid"
 
 
+@pytest.mark.parametrize("options", [{"viewport": {"width": 240, "height": 500}}], ids=["narrow"])
+def test_the_selected_tab_is_visible_on_a_narrow_screen(tab, options):
+    page = tab.open("#tab=run")
+    assert page.evaluate("document.getElementById('tabs').scrollWidth > document.getElementById('tabs').clientWidth")
+    for name in ("run", "write"):
+        tab.page.evaluate(f"selectTab('{name}')")
+        edges = page.evaluate(
+            "(id) => ['tabs', id].map((each) => document.getElementById(each).getBoundingClientRect().toJSON())",
+            f"tab-{name}",
+        )
+        assert edges[0]["left"] <= edges[1]["left"]
+        assert edges[1]["right"] <= edges[0]["right"] + 1  # rounded scroll position
+    assert page.evaluate("document.activeElement === document.body")
+
+
 CHECKS = (Path(__file__).parent / "accessibility.js").read_text()
 
 

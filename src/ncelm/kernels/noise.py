@@ -8,6 +8,38 @@ from ncelm.kernels.random import draw, stream_key
 from ncelm.kernels.records import BigramNoiseTable, NoiseTable
 
 
+@kernel(fastmath=False)  # another order of the sums would give another table
+def fill_alias_table(height, alias):
+    """Vose's alias method: fill alias (V,), and replace heights (V,) by the share that each word keeps of its column.
+
+    Heights are V·Pn(w): a column is full at height 1.
+    """
+    short, tall = np.empty(height.size, np.int64), np.empty(height.size, np.int64)  # stacks
+    shorts, talls = 0, 0
+    for word in range(height.size):
+        alias[word] = word
+        if height[word] < 1.0:
+            short[shorts] = word
+            shorts += 1
+        else:
+            tall[talls] = word
+            talls += 1
+    while shorts > 0 and talls > 0:
+        shorts -= 1
+        low, high = short[shorts], tall[talls - 1]
+        alias[low] = high
+        height[high] -= 1.0 - height[low]
+        if height[high] < 1.0:
+            talls -= 1
+            short[shorts] = high
+            shorts += 1
+    # the remaining columns are full, except for rounding errors
+    for i in range(shorts):
+        height[short[i]] = 1.0
+    for i in range(talls):
+        height[tall[i]] = 1.0
+
+
 @inline
 def draw_word(bits, columns):
     """One word from an alias table, by 64 random bits: the upper half selects a column, the lower half a side.

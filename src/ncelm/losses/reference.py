@@ -187,6 +187,80 @@ def log_z_penalty_gradient(scores: Array, samples: Array, noise: Array) -> Array
     return gradient
 
 
+def sampled_softmax_objective(
+    scores: Array, target: int, samples: Array, noise: Array, hits: bool = False, smoothing: float = 0.0
+) -> float:
+    """s(w, h) − log Ẑ(h) with Ẑ(h) = exp(s(w, h)) + Σ_j exp(s(w_j, h)) / (k·Pn(w_j)) (Bengio & Senécal 2008).
+
+    The sum is over the samples that are not the target, or over all if `hits`. With `smoothing` ε, the first term is
+    (1 − ε) s(w, h) + ε times the mean score of the samples.
+    """
+    s = np.asarray(scores, np.float64)
+    kept = samples if hits else samples[samples != target]
+    terms = [s[target], *(s[kept] - np.log(len(samples) * noise[kept]))]
+    first = (1.0 - smoothing) * s[target] + smoothing * np.mean(s[samples])
+    return float(first - log_sum_exp(np.array(terms)))
+
+
+def sampled_softmax_gradient(
+    scores: Array, target: int, samples: Array, noise: Array, hits: bool = False, smoothing: float = 0.0
+) -> Array:
+    """dJ/ds(·, h) of `sampled_softmax_objective`, (V,): the target distribution minus the share of each term of Ẑ."""
+    s = np.asarray(scores, np.float64)
+    kept = samples if hits else samples[samples != target]
+    words = np.array([target, *kept])
+    shares = eq1_probabilities(np.array([s[target], *(s[kept] - np.log(len(samples) * noise[kept]))]))
+    gradient = np.zeros(len(s))
+    gradient[target] += 1.0 - smoothing
+    np.add.at(gradient, samples, smoothing / len(samples))
+    np.subtract.at(gradient, words, shares)
+    return gradient
+
+
+def negative_sampling_objective(scores: Array, target: int, samples: Array, hits: bool = True) -> float:
+    """log σ(s(w, h)) + Σ_j log σ(−s(w_j, h)) (Mikolov et al. 2013); samples equal to the target count if `hits`."""
+    s = np.asarray(scores, np.float64)
+    kept = samples if hits else samples[samples != target]
+    return float(-np.logaddexp(0.0, -s[target]) - np.logaddexp(0.0, s[kept]).sum())
+
+
+def negative_sampling_gradient(scores: Array, target: int, samples: Array, hits: bool = True) -> Array:
+    """dJ/ds(·, h) of `negative_sampling_objective`, (V,): 1 − σ(s) for the target, −σ(s) for a sample."""
+    s = np.asarray(scores, np.float64)
+    kept = samples if hits else samples[samples != target]
+    sigma = 1.0 / (1.0 + np.exp(-s))
+    gradient = np.zeros(len(s))
+    gradient[target] += 1.0 - sigma[target]
+    np.subtract.at(gradient, kept, sigma[kept])
+    return gradient
+
+
+def negative_sampling_optimum(data: Array, noise: Array, k: int) -> Array:
+    """The scores that maximize negative sampling: log P_d(w) − log(k·Pn(w)), (V,) (Levy & Goldberg 2014)."""
+    return np.log(data) - np.log(k * noise)
+
+
+def in_batch_objective(
+    scores: Array, query: int, ids: Array, frequencies: Array, hits: bool = False, smoothing: float = 0.0
+) -> float:
+    """log softmax of s(i, ·) − log Q(·) over the items of a batch, at the own item of query i (Yi et al. 2019).
+
+    `scores`, `ids` and `frequencies` are those of the items of the batch, (N + M,); item i is the target. Other items
+    with the same id are left out if not `hits`. With `smoothing` ε, the target distribution is 1 − ε for the target
+    plus ε divided equally among all items.
+    """
+    logits = np.asarray(scores, np.float64) - np.log(frequencies)
+    kept = np.ones(len(ids), bool) if hits else (ids != ids[query])
+    kept[query] = True
+    return float((1.0 - smoothing) * logits[query] + smoothing * logits.mean() - log_sum_exp(logits[kept]))
+
+
+def log_uniform_noise(vocabulary: int) -> Array:
+    """Pn(w) = log((w + 2) / (w + 1)) / log(V + 1), (V,)."""
+    w = np.arange(vocabulary, dtype=np.float64)
+    return np.log((w + 2.0) / (w + 1.0)) / np.log(vocabulary + 1.0)
+
+
 def bigram_noise(counts: Array, unigram: Array, smoothing: float) -> Array:
     """Pn(w|v) = (n(v, w) + α Pu(w)) / (n(v) + α) for one word v before, from its counts n(v, ·), (V,)."""
     return (counts + smoothing * unigram) / (np.sum(counts) + smoothing)

@@ -14,27 +14,67 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtraError("PyTorch is needed for this and not installed: pip install 'ncelm[torch]'") from missing
 
+from ncelm.torch.functional import (
+    accidental_hits,
+    importance_sampling_loss,
+    in_batch_loss,
+    log_z_penalty,
+    nce_loss,
+    negative_sampling_loss,
+    ranking_nce_loss,
+    sampled_softmax_loss,
+)
+from ncelm.torch.in_batch import InBatchLoss
 from ncelm.torch.losses import (
     ImportanceSamplingLoss,
     NCELoss,
+    NegativeSamplingLoss,
     RankingNCELoss,
-    clip_grad_norm_,
-    importance_sampling_loss,
-    log_z_penalty,
-    nce_loss,
-    ranking_nce_loss,
+    SampledSoftmaxLoss,
 )
-from ncelm.torch.noise import BigramNoise, Noise
+from ncelm.torch.metrics import ranks, recall_at_k, sampled_ranks, top_k
+from ncelm.torch.noise import BigramNoise, Noise, Sampler
+from ncelm.torch.optim import RowwiseAdagrad, SparseSGD, clip_grad_norm_
+from ncelm.torch.samplers import (
+    FrequencyEstimate,
+    LogUniformNoise,
+    MixtureNoise,
+    StreamingNoise,
+    UniformNoise,
+    UniqueNoise,
+)
+from ncelm.torch.sharding import shard_rows
 
 __all__ = [
     "BigramNoise",
+    "FrequencyEstimate",
     "ImportanceSamplingLoss",
+    "InBatchLoss",
+    "LogUniformNoise",
+    "MixtureNoise",
     "NCELoss",
+    "NegativeSamplingLoss",
     "Noise",
     "RankingNCELoss",
+    "RowwiseAdagrad",
+    "SampledSoftmaxLoss",
+    "Sampler",
+    "SparseSGD",
+    "StreamingNoise",
+    "UniformNoise",
+    "UniqueNoise",
+    "accidental_hits",
     "clip_grad_norm_",
     "importance_sampling_loss",
+    "in_batch_loss",
     "log_z_penalty",
     "nce_loss",
+    "negative_sampling_loss",
     "ranking_nce_loss",
+    "ranks",
+    "recall_at_k",
+    "sampled_ranks",
+    "sampled_softmax_loss",
+    "shard_rows",
+    "top_k",
 ]

@@ -21,14 +21,8 @@ from ncelm.errors import NcelmError
 from ncelm.kernels.threads import Team
 from ncelm.models.base import corpus_view
 from ncelm.text.store import TokenStore
-from ncelm.torch.losses import (
-    ImportanceSamplingLoss,
-    NCELoss,
-    RankingNCELoss,
-    importance_sampling_loss,
-    nce_loss,
-    ranking_nce_loss,
-)
+from ncelm.torch.functional import importance_sampling_loss, nce_loss, ranking_nce_loss
+from ncelm.torch.losses import ImportanceSamplingLoss, NCELoss, RankingNCELoss
 from ncelm.torch.models import ARCHITECTURES, EmbeddingModel, Lstm, NeuralModel
 from ncelm.torch.noise import Noise, from_core
 from ncelm.training.backend import Arrays, ImportanceWeights, OptimizerState, Shapes

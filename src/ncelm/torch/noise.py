@@ -1,10 +1,11 @@
 """Noise distributions as modules, sampled on the device of the model.
 
 The tables of a distribution are not in the state_dict: the distribution is the one given at construction.
+`ncelm.torch.samplers` has more distributions.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,39 +16,40 @@ from ncelm import noise as core
 Weights: TypeAlias = Tensor | np.ndarray | Sequence[float]
 
 
-class Noise(nn.Module):
-    """A distribution over the classes 0..V-1, sampled in constant time with an alias table.
+@runtime_checkable
+class Sampler(Protocol):
+    """What a loss needs of a noise distribution. Implement it, best as an `nn.Module`, to use your own.
 
-    Args:
-        weights (Tensor, ndarray, sequence or ncelm.noise.Noise): counts or probabilities of the classes, all positive,
-            because NCE takes their logarithms.
-
-    Examples:
-        >>> noise = Noise([6.0, 3.0, 1.0])
-        >>> noise.log_prob(torch.tensor([0, 2])).exp()
-        tensor([0.6000, 0.1000])
-        >>> noise.sample((2, 3)).shape
-        torch.Size([2, 3])
+    `log_prob` must be the logarithm of the probability with which `sample` draws a class, or more precisely of the
+    expected number of its draws, divided by the number of all draws.
     """
 
-    log_probabilities: Tensor  # log Pn(w), (V,)
-    keep: Tensor  # (V,): column w of the alias table returns w with this probability …
-    alias: Tensor  # (V,) int64: … and this class otherwise
+    @property
+    def num_classes(self) -> int:
+        """Number of classes, V."""
+        ...
 
-    def __init__(self, weights: Weights | core.Noise, *, device: Any = None, dtype: torch.dtype | None = None) -> None:
+    def log_prob(self, classes: Tensor, before: Tensor | None = None) -> Tensor:
+        """Return log Pn of classes (…), given the previous classes, broadcastable to (…)."""
+        ...
+
+    def sample(
+        self, shape: tuple[int, ...], before: Tensor | None = None, generator: torch.Generator | None = None
+    ) -> Tensor:
+        """Return classes, int64, drawn given the previous classes, broadcastable to the shape."""
+        ...
+
+
+class Tables(nn.Module):
+    """Base of distributions with tables: buffers that are not in the state_dict and keep their precision."""
+
+    def __init__(self) -> None:
         super().__init__()
         self._pending: dict[str, np.ndarray] = {}  # values of tables on the meta device
-        if isinstance(weights, Tensor):
-            weights = weights.detach().to("cpu", torch.float64).numpy()
-        known = weights if isinstance(weights, core.Noise) else core.Noise.from_probabilities(np.asarray(weights))
-        precise = torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
-        self._register("log_probabilities", known.log_probabilities, precise, device)
-        self._register("keep", known.threshold / 2.0**32, precise, device)
-        self._register("alias", known.alias, torch.int64, device)
 
     def _register(self, name: str, values: np.ndarray | float, dtype: torch.dtype, device: Any) -> None:
         """Register a buffer. Its values are kept while it has none, on the meta device."""
-        buffer = torch.tensor(values, dtype=dtype, device=device)
+        buffer = torch.as_tensor(np.asarray(values)).to(device or torch.get_default_device(), dtype, copy=True)
         self.register_buffer(name, buffer, persistent=False)
         if buffer.is_meta:
             self._pending[name] = np.asarray(values)
@@ -57,7 +59,7 @@ class Noise(nn.Module):
         """Fill the tables after `to_empty`, if the module was created on the meta device."""
         for name, values in self._pending.items():
             getattr(self, name).copy_(torch.tensor(values))
-        if not self.alias.is_meta:
+        if not any(getattr(self, name).is_meta for name in self._pending):
             self._pending.clear()
 
     def _load_from_state_dict(
@@ -71,8 +73,8 @@ class Noise(nn.Module):
         errors: list[str],
     ) -> None:
         """Compare the tables of a checkpoint of ncelm 0.1, which has them, with these."""
-        for name, buffer in self.named_buffers(recurse=False):
-            saved = state_dict.pop(prefix + name, None)
+        for name in sorted(self._non_persistent_buffers_set):
+            buffer, saved = getattr(self, name), state_dict.pop(prefix + name, None)
             if saved is not None and not buffer.is_meta and not _agree(saved, buffer):
                 errors.append(
                     f"the checkpoint was trained with another noise distribution ({prefix}{name} differs): "
@@ -90,6 +92,45 @@ class Noise(nn.Module):
                 setattr(self, name, buffer.to(now.device))
         return self
 
+
+class Noise(Tables):
+    """A distribution over the classes 0..V-1, sampled in constant time with an alias table.
+
+    Args:
+        weights (Tensor, ndarray, sequence or ncelm.noise.Noise): counts or probabilities of the classes, all positive,
+            because NCE takes their logarithms.
+        power (float): exponent of the weights: 1 for the unigram distribution of counts, 0.75 as in word2vec, 0 for a
+            uniform distribution. Default: 1.
+
+    Examples:
+        >>> noise = Noise([6.0, 3.0, 1.0])
+        >>> noise.log_prob(torch.tensor([0, 2])).exp()
+        tensor([0.6000, 0.1000])
+        >>> noise.sample((2, 3)).shape
+        torch.Size([2, 3])
+    """
+
+    log_probabilities: Tensor  # log Pn(w), (V,)
+    keep: Tensor  # (V,): column w of the alias table returns w with this probability …
+    alias: Tensor  # (V,) int64: … and this class otherwise
+
+    def __init__(
+        self,
+        weights: Weights | core.Noise,
+        *,
+        power: float = 1.0,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        known = weights if isinstance(weights, core.Noise) else core.Noise.from_probabilities(numbers(weights))
+        if power != 1.0:
+            known = core.Noise.from_probabilities(known.probabilities**power)
+        precise = table_dtype(dtype)
+        self._register("log_probabilities", known.log_probabilities, precise, device)
+        self._register("keep", known.threshold / 2.0**32, precise, device)
+        self._register("alias", known.alias, torch.int64, device)
+
     @property
     def num_classes(self) -> int:
         """Number of classes, V."""
@@ -97,16 +138,17 @@ class Noise(nn.Module):
 
     def log_prob(self, words: Tensor, before: Tensor | None = None) -> Tensor:
         """Return log Pn of classes; `before` is ignored."""
-        return self.log_probabilities[words]
+        return self.log_probabilities.take(words)
 
     def sample(
         self, shape: tuple[int, ...], before: Tensor | None = None, generator: torch.Generator | None = None
     ) -> Tensor:
         """Return classes drawn with replacement, on the device of the buffers; `before` is ignored."""
-        options = _random_options(self.alias, generator)
+        options = random_options(self.alias, generator)
         column = torch.randint(self.num_classes, shape, **options)
         uniform = torch.rand(shape, dtype=self.keep.dtype, **options)
-        return torch.where(uniform < self.keep[column], column, self.alias[column])
+        # `take` is twice as fast as indexing
+        return torch.where(uniform < self.keep.take(column), column, self.alias.take(column))
 
     def extra_repr(self) -> str:
         """Return the arguments shown by `repr`."""
@@ -151,13 +193,25 @@ class BigramNoise(Noise):
         """Return words drawn from Pn(·|v): a follower of v in the training text, or a word from the unigram."""
         begin, n = self._bigrams(_required(before).expand(shape).contiguous() * self.num_classes)
         # float64: float32 cannot index a text of a billion words
-        uniform = torch.rand(shape, dtype=torch.float64, **_random_options(n, generator)) * (n + self.smoothing)
+        uniform = torch.rand(shape, dtype=torch.float64, **random_options(n, generator)) * (n + self.smoothing)
         index = begin + torch.minimum(uniform.long(), (n - 1).clamp(min=0))
         follower = self.pairs[index.clamp(max=len(self.pairs) - 1)] % self.num_classes
         return torch.where(uniform < n, follower, super().sample(shape, generator=generator))
 
 
-def _random_options(like: Tensor, generator: torch.Generator | None) -> dict[str, Any]:
+def numbers(weights: Weights) -> np.ndarray:
+    """Return weights as an array."""
+    if isinstance(weights, Tensor):
+        return weights.detach().to("cpu", torch.float64).numpy()
+    return np.asarray(weights)
+
+
+def table_dtype(dtype: torch.dtype | None) -> torch.dtype:
+    """Return the type of tables: float32 or better."""
+    return torch.promote_types(dtype or torch.get_default_dtype(), torch.float32)
+
+
+def random_options(like: Tensor, generator: torch.Generator | None) -> dict[str, Any]:
     """Return the options of a random function. torch.compile does not accept `generator=None` with dynamic shapes."""
     return {"device": like.device} if generator is None else {"device": like.device, "generator": generator}
 

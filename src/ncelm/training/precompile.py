@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from ncelm.kernels.threads import Team
-from ncelm.models.base import corpus_view
+from ncelm.models.base import Mode, corpus_view
+from ncelm.models.fit_normalizer import fit
 from ncelm.models.log_bilinear import LogBilinear
 from ncelm.models.ngram.arpa import read_arpa, write_arpa
 from ncelm.models.ngram.estimate import estimate
@@ -114,8 +115,9 @@ def _score(matrices: str, kinds: Sequence[Any] = ID_TYPES, parent: Path | None =
         model = LogBilinear.initialise(config, unigram, 0, 0.1)
         for store in stores:
             corpus = corpus_view(store.split("valid"), store)
-            for normalised in (True, False):
-                model.score_positions(corpus, 0, corpus.ids.size, team, normalised)
+            model = replace(model, normalizer=fit(model, corpus, corpus, 2, 4, 0, team))
+            for mode in get_args(Mode):
+                model.score_positions(corpus, 0, corpus.ids.size, team, mode)
         model.predict(np.zeros((1, config.positions), np.int64))
         list(model.next_distributions([np.zeros(1, np.int64)], 0, team))
         model.draw_next([np.zeros(1, np.int64)], 0, (), 1.0, np.zeros(1), team)

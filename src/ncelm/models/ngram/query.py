@@ -17,7 +17,7 @@ from ncelm.io import array_files, run
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team
 from ncelm.models import description
-from ncelm.models.base import Sides
+from ncelm.models.base import Mode, Sides
 
 if TYPE_CHECKING:
     from ncelm.kernels.ngram import Trie
@@ -68,7 +68,7 @@ class NGramModel:
         return Trie(self.order, *map(records.read_only, arrays))
 
     def score_positions(
-        self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
+        self, corpus: records.Corpus, first: int, last: int, team: Team, mode: Mode = "exact"
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return log P(w|h) of the words at positions first..last - 1, and log-normalizers, which are 0."""
         from ncelm.kernels import ngram as kernels

@@ -166,6 +166,12 @@ function writeFragment() {
   history.replaceState(null, "", `#${fragment}`);
 }
 
+/** Scroll `list` sideways until `item` is visible. `scrollIntoView` would also move the start of the Tab key in some browsers. */
+function reveal(item, list) {
+  const inner = item.getBoundingClientRect(), outer = list.getBoundingClientRect();
+  list.scrollLeft += Math.min(0, inner.left - outer.left) + Math.max(0, inner.right - outer.right);
+}
+
 function selectTab(tab, focus = false) {
   if (state.tab !== tab) views[state.tab].hide?.();
   state.tab = tab;
@@ -176,7 +182,7 @@ function selectTab(tab, focus = false) {
     $(each).hidden = each !== tab;
   }
   if (focus) $(`tab-${tab}`).focus();
-  $(`tab-${tab}`).scrollIntoView({ block: "nearest", inline: "nearest" });
+  reveal($(`tab-${tab}`), $("tabs"));
   showError("");
   writeFragment();
   if (state.model) views[tab].show();
