@@ -109,9 +109,9 @@ def page_of(result: dict[str, Any], run: Path, interval: float) -> str:
     """Return the results in Markdown."""
     lm = load(run)
     about = (
-        f"{lm.model}, vocabulary of {len(lm.vocabulary):,}; Chromium {result['chromium']}. {result['letters']} letters, "
-        f"one key every {interval:g} ms, of which {result['coloured']} had their colour before the next key. Browser and "
-        "service share the cores."
+        f"{lm.model}, vocabulary of {len(lm.vocabulary):,}; Chromium {result['chromium']}. {result['letters']} "
+        f"letters, one key every {interval:g} ms; {result['coloured']} had their colour before the next key. Browser "
+        "and service share the cores."
     )
     rows = [
         ["first paint", f"{result['first_paint_ms']:.0f}"],
