@@ -38,6 +38,7 @@ def reader(tmp_path: Path, python_text: str, monkeypatch: pytest.MonkeyPatch) ->
     (tmp_path / "sentences.txt").write_text("This is a sentence.\nReturn a list of strings.\n")
     documents = (json.dumps({"text": text}) + "\n" for text in python_text[:20_000].split("\n\n"))
     (tmp_path / "corpus.jsonl").write_text("".join(documents))
+    (tmp_path / "corpus.txt").write_text(python_text[:5000])
     (tmp_path / "ptb").mkdir()
     for number, split in enumerate(("train", "valid", "test")):
         (tmp_path / f"ptb/ptb.{split}.txt").write_text("\n".join(random_lines(number)) + "\n")
