@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from common import append_history, argument_parser, command_line, describe_environment, log, markdown_table
 from ncelm.io.machine import environment_info
-from ncelm.torch import NCELoss, Noise, RowwiseAdagrad, SparseSGD
+from ncelm.torch import NCELoss, Noise, RowwiseAdagrad
 
 CLASSES, DIM, BATCH, RATE = 1_000_000, 128, 1024, 0.01
 SETTINGS = {"k = 25 per example": (25, False), "500 shared": (500, True)}
@@ -58,6 +58,9 @@ class HandWritten:
         """Update rows of the weight and the bias."""
         if self.update == "index_add_":
             self.weight.index_add_(0, rows, values, alpha=-RATE)
+        elif self.update == "sparse add_":
+            change = torch.sparse_coo_tensor(rows.unsqueeze(0), values, self.weight.shape, check_invariants=False)
+            self.weight.add_(change, alpha=-RATE)
         else:
             self.weight.scatter_add_(0, rows.unsqueeze(1).expand_as(values), values.mul_(-RATE))
         self.bias.index_add_(0, rows, biases, alpha=-RATE)
@@ -98,7 +101,7 @@ class HandWritten:
 
 
 class Autograd:
-    """NCE with SGD as most users write it: sparse nn.Embedding, torch.multinomial-free sampling, backward()."""
+    """NCE with SGD as most users write it: sparse nn.Embedding and backward()."""
 
     def __init__(self, weight: Tensor, bias: Tensor, noise: Noise, k: int, shared: bool) -> None:
         self.noise, self.k, self.shared = noise, k, shared
@@ -144,7 +147,7 @@ class Ours:
             tied_weight=nn.Parameter(weight),
             bias=nn.Parameter(bias),
         )
-        self.optimizer = SparseSGD(self.loss.parameters(), lr=RATE)
+        self.optimizer = torch.optim.SGD(self.loss.parameters(), lr=RATE)
 
     def step(self, hidden: Tensor, target: Tensor) -> tuple[float, Tensor]:
         """Update the table; return the mean loss and its gradient by the hidden vectors."""
@@ -162,9 +165,10 @@ def steps_of(k: int, shared: bool) -> dict[str, Callable[[Tensor, Tensor], tuple
     hidden, target = torch.randn(BATCH, DIM), noise.sample((BATCH,))
     weight, bias = torch.randn(CLASSES, DIM) * 0.1, noise.log_probabilities.clone()
     makers = {
-        "ncelm.torch.NCELoss, SparseSGD": lambda *tables: Ours(*tables, noise, k, shared),
+        "ncelm.torch.NCELoss, SGD": lambda *tables: Ours(*tables, noise, k, shared),
         "autograd, sparse nn.Embedding, SGD": lambda *tables: Autograd(*tables, noise, k, shared),
         "hand-written, index_add_": lambda *tables: HandWritten(*tables, noise, k, shared, "index_add_"),
+        "hand-written, sparse add_": lambda *tables: HandWritten(*tables, noise, k, shared, "sparse add_"),
         "hand-written, scatter_add_": lambda *tables: HandWritten(*tables, noise, k, shared, "scatter_add_"),
     }
     found, implementations = {}, {}
@@ -238,35 +242,46 @@ def task_softmax(classes: int, minutes: float, batch: int = 256, dim: int = 64) 
     held_out = data.batch(2000)
     result: dict[str, Any] = {}
     for kind in ("softmax", "softmax, bias = log-unigram", "NCE, k = 25"):
-        torch.manual_seed(2)
-        encoder = nn.Sequential(nn.Linear(dim, dim), nn.Tanh(), nn.Linear(dim, dim))
-        layer: Any
-        if kind.startswith("NCE"):
-            layer = NCELoss(dim, classes, data.noise, 25, sparse=True)
-            train, table = layer, RowwiseAdagrad(layer.parameters(), lr=0.3)
-        else:
-            layer = Exact(dim, classes)
-            if "bias" in kind:
-                layer.bias.data.copy_(data.noise.log_probabilities)
-            train, table = layer.loss, torch.optim.Adagrad(layer.parameters(), lr=0.3)
-        optimizers = [torch.optim.Adam(encoder.parameters(), lr=1e-3), table]
-        exact = NCELoss(dim, classes, data.noise, tied_weight=layer.weight, bias=layer.bias)  # for nll
-        times: list[float] = []
-        while sum(times) < 60.0 * minutes:
-            input, target = data.batch(batch)
-            began = time.perf_counter()
-            for optimizer in optimizers:
-                optimizer.zero_grad()
-            train(encoder(input), target).backward()
-            for optimizer in optimizers:
-                optimizer.step()
-            times.append(time.perf_counter() - began)
-        with torch.no_grad():
-            nll = exact.nll(encoder(held_out[0]), held_out[1]).item()
-        result[kind] = {"milliseconds": 1e3 * statistics.median(times), "steps": len(times), "nll": nll}
-        log(json.dumps({kind: result[kind]}))
+        # the rates of the softmax are selected on the held-out examples, in its favour
+        rates = (0.3,) if kind.startswith("NCE") else (0.03, 0.1, 0.3)
+        found = [train_output(kind, rate, data, held_out, minutes, batch) for rate in rates]
+        result[kind] = min(found, key=lambda one: one["nll"])
+        log(json.dumps({kind: found}))
     unigram = -data.noise.log_prob(held_out[1]).mean().item()
     return result | {"unigram": {"nll": unigram}, "settings": {"classes": classes, "minutes": minutes, "batch": batch}}
+
+
+def train_output(
+    kind: str, rate: float, data: Data, held_out: tuple[Tensor, Tensor], minutes: float, batch: int
+) -> dict[str, float]:
+    """Train an encoder and an output layer; return time per step, number of steps and the exact likelihood."""
+    classes, dim = data.directions.shape
+    torch.manual_seed(2)
+    encoder = nn.Sequential(nn.Linear(dim, dim), nn.Tanh(), nn.Linear(dim, dim))
+    layer: Any
+    if kind.startswith("NCE"):
+        layer = NCELoss(dim, classes, data.noise, 25, sparse=True)
+        train, table = layer, RowwiseAdagrad(layer.parameters(), lr=rate)
+    else:
+        layer = Exact(dim, classes)
+        if "bias" in kind:
+            layer.bias.data.copy_(data.noise.log_probabilities)
+        train, table = layer.loss, torch.optim.Adagrad(layer.parameters(), lr=rate)
+    optimizers = [torch.optim.Adam(encoder.parameters(), lr=1e-3), table]
+    exact = NCELoss(dim, classes, data.noise, tied_weight=layer.weight, bias=layer.bias)  # for nll
+    times: list[float] = []
+    while sum(times) < 60.0 * minutes:
+        input, target = data.batch(batch)
+        began = time.perf_counter()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        train(encoder(input), target).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        times.append(time.perf_counter() - began)
+    with torch.no_grad():
+        nll = exact.nll(encoder(held_out[0]), held_out[1]).item()
+    return {"rate": rate, "milliseconds": 1e3 * statistics.median(times), "steps": len(times), "nll": nll}
 
 
 # -- optimizers and construction ---------------------------------------------------------------------------------------
@@ -275,7 +290,6 @@ def task_softmax(classes: int, minutes: float, batch: int = 256, dim: int = 64) 
 def task_optimizers(rounds: int) -> dict[str, Any]:
     """Time one update of a table by a sparse gradient of 26,624 rows."""
     makers: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
-        "ncelm.torch.SparseSGD": lambda p: SparseSGD([p], lr=RATE),
         "torch.optim.SGD": lambda p: torch.optim.SGD([p], lr=RATE),
         "ncelm.torch.RowwiseAdagrad": lambda p: RowwiseAdagrad([p], lr=RATE),
         "torch.optim.Adagrad": lambda p: torch.optim.Adagrad([p], lr=RATE),
@@ -352,15 +366,17 @@ def page(results: dict[str, Any]) -> str:
             nce = found["NCE, k = 25"]
             lines += [
                 f"{settings['classes']:,} classes with Zipf frequencies, random directions plus Gaussian noise, an "
-                f"encoder with two layers, d = 64, batch {settings['batch']}, Adagrad. Each is trained for "
+                f"encoder with two layers, d = 64, batch {settings['batch']}, Adagrad (the best of the rates 0.03, 0.1 "
+                f"and 0.3 for the softmax, by the result; 0.3 for NCE). Each is trained for "
                 f"{60 * settings['minutes']:.0f} s of steps; then the exact negative log-likelihood of 2,000 new "
                 f"examples is computed, in nats. The unigram distribution has {found['unigram']['nll']:.2f}.",
                 "",
                 *markdown_table(
-                    ["loss", "ms per step", "speed-up of NCE", "steps", "exact NLL after equal time"],
+                    ["loss", "rate", "ms per step", "speed-up of NCE", "steps", "exact NLL after equal time"],
                     [
                         [
                             name,
+                            f"{row['rate']}",
                             f"{row['milliseconds']:.1f}",
                             f"{row['milliseconds'] / nce['milliseconds']:.0f}×",
                             f"{row['steps']:,}",

@@ -96,6 +96,13 @@ def test_a_sampler_of_the_user():
     loss(torch.randn(5, 4), torch.randint(V, (5,))).backward()
 
 
+def test_tables_never_lose_precision():
+    for convert in (lambda noise: noise.float(), lambda noise: noise.bfloat16()):
+        noise = convert(UniqueNoise(WEIGHTS, 3))
+        assert noise.cumulative.dtype == torch.float64
+        assert noise.log_probabilities.dtype == torch.float32
+
+
 def test_log_uniform_noise_equals_the_reference():
     found = LogUniformNoise(1000).log_prob(torch.arange(1000)).exp()
     np.testing.assert_allclose(found, ref.log_uniform_noise(1000), rtol=1e-5)

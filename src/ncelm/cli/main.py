@@ -44,6 +44,7 @@ COMMANDS = {
         "reproduce": "train the rows of a table of the paper and compare",
         "demo": "train and compare two models on a small text",
         "compile": "compile the kernels ahead of time",
+        "doctor": "check the machines of a cluster before training",
     },
 }
 NAMES = [name for group in COMMANDS.values() for name in group]

@@ -156,7 +156,7 @@ class Model:
             bos: whether the sentence begins here; if not, its first word has no context.
             eos: whether the sentence ends here, and its end is scored, too.
         """
-        return self._queries.score(sentence, bool(bos), bool(eos))[0]
+        return self._queries.score(sentence, bos is True or bool(bos), eos is True or bool(eos))
 
     def scores(self, sentences: Iterable[str], bos: bool = True, eos: bool = True) -> list[float]:
         """Return `score` of each sentence, faster than one by one."""
@@ -165,8 +165,7 @@ class Model:
 
     def perplexity(self, sentence: str | bytes) -> float:
         """Return the perplexity of a sentence: 10 to the power of -log10 P per word, with the end of the sentence."""
-        log10, words = self._queries.score(sentence, True, True)
-        return float(10.0 ** (-log10 / (words + 1)))
+        return self._queries.perplexity(sentence)
 
     def perplexities(self, sentences: Iterable[str]) -> list[float]:
         """Return `perplexity` of each sentence, faster than one by one."""

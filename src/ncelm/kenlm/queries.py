@@ -30,8 +30,11 @@ class Queries(Protocol):
     def order(self) -> int:
         """Return the length of the longest n-gram."""
 
-    def score(self, sentence: str | bytes, bos: bool, eos: bool) -> tuple[float, int]:
-        """Return the score of a sentence and the number of its words, without its end."""
+    def score(self, sentence: str | bytes, bos: bool, eos: bool) -> float:
+        """Return the score of a sentence."""
+
+    def perplexity(self, sentence: str | bytes) -> float:
+        """Return the perplexity of a sentence."""
 
     def scores(self, sentences: list[str], bos: bool, eos: bool) -> LineScores:
         """Return the scores of sentences."""
@@ -76,6 +79,7 @@ class NGramQueries:
 
         self.order, self._index, self._kernels = model.order, index, ngram_queries
         self._words = words  # the tokenizer; None: words are separated by white space
+        self._score_line = ngram_queries.score_line  # calls are short: looking it up takes a part of their time
         self._line = _as_bytes if words is None else self._tokenized_line
         self._state_size = 3 * (model.order - 1)
 
@@ -83,9 +87,14 @@ class NGramQueries:
         assert self._words is not None
         return _as_bytes(" ".join(self._words(_as_text(sentence))))
 
-    def score(self, sentence: str | bytes, bos: bool, eos: bool) -> tuple[float, int]:
-        """Return the score of a sentence and the number of its words."""
-        return self._kernels.score_line(self._index, self._line(sentence), bos, eos)
+    def score(self, sentence: str | bytes, bos: bool, eos: bool) -> float:
+        """Return the score of a sentence."""
+        return self._score_line(self._index, self._line(sentence), bos, eos)
+
+    def perplexity(self, sentence: str | bytes) -> float:
+        """Return the perplexity of a sentence."""
+        line = self._line(sentence)
+        return float(10.0 ** (-self._score_line(self._index, line, True, True) / (len(line.split()) + 1)))
 
     def scores(self, sentences: list[str], bos: bool, eos: bool) -> LineScores:
         """Return the scores of sentences."""
@@ -97,9 +106,9 @@ class NGramQueries:
         """Yield the score of each word."""
         line = self._line(sentence)
         most = len(line) // 2 + 2  # words and the end
-        scores, lengths, ids = np.empty(most), np.empty(most, np.int64), np.empty(most, np.int64)
-        n = self._kernels.score_words(self._index, line, bos, eos, scores, lengths, ids)
-        yield from zip(scores[:n].tolist(), lengths[:n].tolist(), (ids[:n] == 0).tolist(), strict=True)
+        scores, lengths, unknown = np.empty(most), np.empty(most, np.int64), np.empty(most, np.bool_)
+        n = self._kernels.score_words(self._index, line, bos, eos, scores, lengths, unknown)
+        yield from zip(scores[:n].tolist(), lengths[:n].tolist(), unknown[:n].tolist(), strict=True)
 
     def start(self, bos: bool) -> np.ndarray:
         """Return the values of a state."""
@@ -139,10 +148,14 @@ class WordQueries:
             raise NcelmError("this model depends on all words before a word: it has no order")
         return self._context + 1
 
-    def score(self, sentence: str | bytes, bos: bool, eos: bool) -> tuple[float, int]:
-        """Return the score of a sentence and the number of its words."""
-        log10, words, _ = self.scores([_as_text(sentence)], bos, eos)
-        return float(log10[0]), int(words[0])
+    def score(self, sentence: str | bytes, bos: bool, eos: bool) -> float:
+        """Return the score of a sentence."""
+        return float(self.scores([_as_text(sentence)], bos, eos).log10[0])
+
+    def perplexity(self, sentence: str | bytes) -> float:
+        """Return the perplexity of a sentence."""
+        log10, words, _ = self.scores([_as_text(sentence)], True, True)
+        return float(10.0 ** (-log10[0] / (words[0] + 1)))
 
     def scores(self, sentences: list[str], bos: bool, eos: bool) -> LineScores:
         """Return the scores of sentences."""

@@ -27,6 +27,7 @@ from ncelm.kernels.compile import inline, kernel
 from ncelm.kernels.simd import prefetch
 
 HEADER = 16  # numbers before the first part
+MAX_ORDER = 10
 AHEAD = 16  # n-grams between the prefetch of a slot and the insertion into it
 NO_CHILDREN = np.uint64(1 << 31)
 LOW = np.uint64(0xFFFFFFFF)

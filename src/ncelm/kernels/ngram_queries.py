@@ -1,8 +1,8 @@
 """Compiled queries of an index of an n-gram model (`ncelm.kernels.ngram_index`): scores of words and lines of text.
 
 Text is read in blocks of 64 words. The slots of the words of a block are prefetched together, and then those of all
-n-grams that end at these words, so that queries seldom wait for the memory. Arrays of kernels are borrowed
-(`simd.borrowed`): to count references would take longer than the queries.
+n-grams that end at these words, so that queries seldom wait for the memory. The index is borrowed (`simd.borrowed`),
+because counting references would take longer than the queries, and temporary arrays are on the stack.
 """
 
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from ncelm.kernels.ngram_index import (
     HALF,
     HEADER,
     LOW,
+    MAX_ORDER,
     NO_CHILDREN,
     ZERO,
     Layout,
@@ -24,12 +25,13 @@ from ncelm.kernels.ngram_index import (
     slot_of,
     spelling_key,
 )
-from ncelm.kernels.simd import borrowed, prefetch
+from ncelm.kernels.simd import borrowed, prefetch, stack_array
 
 WORDS = 64  # words whose slots are prefetched together
 ROWS = WORDS + 1  # and the end of the line
 BLANK, TAB, RETURN, NEWLINE = (ord(c) for c in " \t\r\n")
 LINE_END = -1  # in place of a word's id
+MEMORY = 3 * (MAX_ORDER - 1) + (3 + MAX_ORDER) * ROWS  # of a state and a block
 
 
 class Index(NamedTuple):
@@ -90,21 +92,14 @@ def _open(numbers):
 
 @inline(fastmath=False)
 def _state_in(layout, memory):
-    """A state in memory (≥ 3 (N - 1),) int64, which the caller keeps alive."""
+    """A state in memory (at least 3 (N - 1),) int64, which the caller keeps alive."""
     (memory,), n = borrowed((memory,)), layout.order - 1
     return State(memory[:n], memory[n : 2 * n].view(np.uint64), memory[2 * n : 3 * n].view(np.float64))
 
 
 @inline(fastmath=False)
-def _new_memory(layout):
-    """Memory of a state and of a block, in one array: an allocation takes as long as scoring some words."""
-    return np.empty(3 * (layout.order - 1) + (3 + layout.order) * ROWS, np.int64)
-
-
-@inline(fastmath=False)
 def _block_in(layout, memory):
-    """A block in memory of `_new_memory`, which the caller keeps alive."""
-    (memory,) = borrowed((memory,))
+    """A block in memory (MEMORY,) int64, after a state."""
     rest = memory[3 * (layout.order - 1) :]
     keys = rest[3 * ROWS : 4 * ROWS].view(np.uint64)
     return Block(rest[:ROWS], rest[ROWS : 2 * ROWS], rest[2 * ROWS : 3 * ROWS], keys, rest[4 * ROWS :])
@@ -265,7 +260,7 @@ def score_word(index, memory, text, new_memory):
     new_memory[:] = memory
     state, orders = _state_in(layout, new_memory), layout.order - 1
     word = _find_word(index, layout, text, 0, len(text), spelling_key(text, 0, len(text)))
-    starts = np.empty(orders, np.int64)
+    starts = stack_array(MAX_ORDER)
     _advance(layout, state.hashes, orders, word, starts, 0)
     score, length = _step(index, layout, state, starts, 0, word)
     for m in range(orders):  # equal states have equal bytes
@@ -276,15 +271,14 @@ def score_word(index, memory, text, new_memory):
 
 @kernel(fastmath=False)
 def score_line(index, text, bos, eos):
-    """log P of a line, UTF-8, and the number of its words."""
+    """log P of a line, UTF-8."""
     layout, index = _open(index)
-    memory = _new_memory(layout)
+    memory = stack_array(MEMORY)
     state, block = _state_in(layout, memory), _block_in(layout, memory)
     _reset(index, layout, state, bos)
-    known, total, words, at = _reset_hashes(layout, state.hashes, bos), 0.0, 0, 0
+    known, total, at = _reset_hashes(layout, state.hashes, bos), 0.0, 0
     while at <= len(text):
         n, at = _read_block(index, layout, text, at, False, block)
-        words += n
         if eos and at > len(text):
             block.ids[n] = LINE_END
             n += 1
@@ -292,15 +286,17 @@ def score_line(index, text, bos, eos):
         for i in range(n):
             word = layout.end_id if block.ids[i] == LINE_END else block.ids[i]
             total += _step(index, layout, state, block.starts, i, word)[0]
-    memory[0] = 0  # it must live until here: its parts are borrowed
-    return total, words
+    return total
 
 
 @kernel(fastmath=False)
-def score_words(index, text, bos, eos, scores, lengths, ids):
-    """Write log P, the length of the n-gram and the id of each word of a line, (words + 1,); return their number."""
+def score_words(index, text, bos, eos, scores, lengths, unknown):
+    """Write log P, the length of the n-gram, and whether it is unknown, of each word of a line; return their number.
+
+    The arrays are (words + 1,): the end of the sentence is the last word.
+    """
     layout, index = _open(index)
-    memory = _new_memory(layout)
+    memory = stack_array(MEMORY)
     state, block = _state_in(layout, memory), _block_in(layout, memory)
     _reset(index, layout, state, bos)
     known, at, count = _reset_hashes(layout, state.hashes, bos), 0, 0
@@ -311,10 +307,10 @@ def score_words(index, text, bos, eos, scores, lengths, ids):
             n += 1
         known = _locate(index, layout, block, n, state.hashes, known, bos)
         for i in range(n):
-            ids[count] = layout.end_id if block.ids[i] == LINE_END else block.ids[i]
-            scores[count], lengths[count] = _step(index, layout, state, block.starts, i, ids[count])
+            word = layout.end_id if block.ids[i] == LINE_END else block.ids[i]
+            scores[count], lengths[count] = _step(index, layout, state, block.starts, i, word)
+            unknown[count] = word == 0
             count += 1
-    memory[0] = 0  # it must live until here: its parts are borrowed
     return count
 
 
@@ -322,7 +318,7 @@ def score_words(index, text, bos, eos, scores, lengths, ids):
 def score_lines(index, text, bos, eos, totals, words, unknown):
     """Write log P, the number of words and that of unknown words of each line; all lines end with a line break."""
     layout, index = _open(index)
-    memory = _new_memory(layout)
+    memory = stack_array(MEMORY)
     state, block = _state_in(layout, memory), _block_in(layout, memory)
     _reset(index, layout, state, bos)
     known, at = _reset_hashes(layout, state.hashes, bos), 0
@@ -342,4 +338,3 @@ def score_lines(index, text, bos, eos, totals, words, unknown):
             totals[line], words[line], unknown[line] = total, count, oov
             line, total, count, oov = line + 1, 0.0, 0, 0
             _reset(index, layout, state, bos)
-    memory[0] = 0  # it must live until here: its parts are borrowed

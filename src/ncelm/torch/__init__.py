@@ -34,7 +34,7 @@ from ncelm.torch.losses import (
 )
 from ncelm.torch.metrics import ranks, recall_at_k, sampled_ranks, top_k
 from ncelm.torch.noise import BigramNoise, Noise, Sampler
-from ncelm.torch.optim import RowwiseAdagrad, SparseSGD, clip_grad_norm_
+from ncelm.torch.optim import RowwiseAdagrad, clip_grad_norm_
 from ncelm.torch.samplers import (
     FrequencyEstimate,
     LogUniformNoise,
@@ -59,7 +59,6 @@ __all__ = [
     "RowwiseAdagrad",
     "SampledSoftmaxLoss",
     "Sampler",
-    "SparseSGD",
     "StreamingNoise",
     "UniformNoise",
     "UniqueNoise",

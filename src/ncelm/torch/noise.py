@@ -49,7 +49,8 @@ class Tables(nn.Module):
 
     def _register(self, name: str, values: np.ndarray | float, dtype: torch.dtype, device: Any) -> None:
         """Register a buffer. Its values are kept while it has none, on the meta device."""
-        buffer = torch.as_tensor(np.asarray(values)).to(device or torch.get_default_device(), dtype, copy=True)
+        # from_numpy, unlike tensor and as_tensor, is not affected by `with torch.device(…)`
+        buffer = torch.from_numpy(np.array(values)).to(device or torch.get_default_device(), dtype)
         self.register_buffer(name, buffer, persistent=False)
         if buffer.is_meta:
             self._pending[name] = np.asarray(values)
@@ -83,12 +84,12 @@ class Tables(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move to another device or dtype, except to half precision, whose error of log Pn is about 1 %."""
+        """Move to another device or a better dtype. In half precision the error of log Pn would be about 1 %."""
         before = dict(self.named_buffers(recurse=False))
         super()._apply(fn, recurse)
         for name, buffer in before.items():
             now = getattr(self, name)
-            if torch.promote_types(now.dtype, torch.float32) != now.dtype and buffer.is_floating_point():
+            if torch.promote_types(now.dtype, buffer.dtype) != now.dtype:
                 setattr(self, name, buffer.to(now.device))
         return self
 
@@ -123,9 +124,11 @@ class Noise(Tables):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
-        known = weights if isinstance(weights, core.Noise) else core.Noise.from_probabilities(numbers(weights))
-        if power != 1.0:
-            known = core.Noise.from_probabilities(known.probabilities**power)
+        if isinstance(weights, core.Noise):
+            known = weights if power == 1.0 else core.Noise.from_probabilities(weights.probabilities**power)
+        else:
+            given = numbers(weights)
+            known = core.Noise.from_probabilities(given if power == 1.0 else given.astype(np.float64) ** power)
         precise = table_dtype(dtype)
         self._register("log_probabilities", known.log_probabilities, precise, device)
         self._register("keep", known.threshold / 2.0**32, precise, device)

@@ -7,65 +7,9 @@ import torch
 from torch import Tensor
 
 from ncelm.torch.checks import nonnegative
-from ncelm.torch.scores import add_rows_
-
-PART = 1 << 11  # rows scaled at once: a product that stays in the cache
 
 
-class RowOptimizer(torch.optim.Optimizer):
-    """Base of the optimizers: updates the parameters that have gradients."""
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters that have gradients; return what `closure` returns."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    self.update(parameter, parameter.grad, group)
-        return loss
-
-    def update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        """Update one parameter in place. Subclasses implement it."""
-        raise NotImplementedError
-
-
-class SparseSGD(RowOptimizer):
-    """SGD for sparse and dense gradients. The rows of a sparse gradient are not sorted or summed first.
-
-    `torch.optim.SGD` gives the same result; `benchmarks/pytorch_losses.py` compares their speed.
-
-    Args:
-        params (iterable): parameters or parameter groups.
-        lr (float): learning rate.
-
-    Examples:
-        >>> table = torch.nn.Embedding.from_pretrained(torch.zeros(3, 2), freeze=False, sparse=True)
-        >>> table(torch.tensor([1, 1])).sum().backward()
-        >>> _ = SparseSGD(table.parameters(), lr=0.1).step()
-        >>> table.weight.data
-        tensor([[ 0.0000,  0.0000],
-                [-0.2000, -0.2000],
-                [ 0.0000,  0.0000]])
-    """
-
-    def __init__(self, params: Any, lr: float) -> None:
-        super().__init__(params, {"lr": nonnegative("lr", lr)})
-
-    def update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        """Subtract the gradient times the learning rate."""
-        if gradient.is_sparse:
-            rows, values = gradient._indices()[0], gradient._values()
-            for some, part in zip(rows.split(PART), values.split(PART), strict=True):
-                add_rows_(parameter, some, part * -group["lr"])
-        else:
-            parameter.add_(gradient, alpha=-group["lr"])
-
-
-class RowwiseAdagrad(RowOptimizer):
+class RowwiseAdagrad(torch.optim.Optimizer):
     """Adagrad with one accumulator per row of a table, for sparse and dense gradients.
 
     The accumulator of a row grows by the mean square of its gradient g, (d,), and the row changes by
@@ -97,8 +41,20 @@ class RowwiseAdagrad(RowOptimizer):
         }
         super().__init__(params, defaults)
 
-    def update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        """Add to the accumulators and update the rows."""
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters that have gradients; return what `closure` returns."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, parameter.grad, group)
+        return loss
+
+    def _update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if "sum" not in state:
             first = group["initial_accumulator_value"]
@@ -112,7 +68,9 @@ class RowwiseAdagrad(RowOptimizer):
         rows, values = summed.indices()[0], summed.values()
         totals = accumulator.index_select(0, rows) + _mean_square(values)
         accumulator.index_copy_(0, rows, totals)
-        add_rows_(parameter, rows, values * _column(-group["lr"] / (totals.sqrt() + group["eps"]), values))
+        steps = values / _column(totals.sqrt() + group["eps"], values)
+        change = torch.sparse_coo_tensor(rows.unsqueeze(0), steps, gradient.shape, check_invariants=False)
+        parameter.add_(change, alpha=-group["lr"])
 
 
 def _mean_square(values: Tensor) -> Tensor:

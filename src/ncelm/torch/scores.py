@@ -16,25 +16,22 @@ PART_NUMBERS = 1 << 18  # 1 MB
 
 def pair_scores(input: Tensor, weight: Tensor, bias: Tensor | None, classes: Tensor, sparse: bool) -> Tensor:
     """Return s(w, h) = hᵀ q_w + b_w of the classes of each example: (N, d), (V, d), (V,), (N, m) → (N, m)."""
-    if sparse:
-        return _with_sparse_gradients(input, weight, bias, classes)
-    if torch.compiler.is_compiling():  # the compiler derives and fuses the gradient itself
-        rows, biases = gather(weight, bias, classes, input.dtype, sparse)
-        return _products(input, rows) + biases
-    return _PairScores.apply(input, weight, bias, classes, False)
+    if not torch.compiler.is_compiling():
+        return _PairScores.apply(input, weight, bias, classes, sparse)
+    # the compiler derives and fuses dense gradients itself
+    rows, biases = gather(weight, bias, classes, input.dtype, sparse)
+    return _products(input, rows) + biases
 
 
 def shared_scores(
     input: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, noise: Tensor, sparse: bool
 ) -> tuple[Tensor, Tensor]:
     """Return s(w, h) of one target per example, (N,), and of k classes that all examples share, (N, k)."""
-    if sparse:
-        return _shared_with_sparse_gradients(input, weight, bias, targets, noise)
-    if torch.compiler.is_compiling():
-        rows, biases = gather(weight, bias, torch.cat([targets, noise]), input.dtype, sparse)
-        n = len(targets)
-        return (input * rows[:n]).sum(-1) + biases[:n], torch.addmm(biases[n:], input, rows[n:].T)
-    return _SharedScores.apply(input, weight, bias, targets, noise, False)
+    if not torch.compiler.is_compiling():
+        return _SharedScores.apply(input, weight, bias, targets, noise, sparse)
+    rows, biases = gather(weight, bias, torch.cat([targets, noise]), input.dtype, sparse)
+    n = len(targets)
+    return (input * rows[:n]).sum(-1) + biases[:n], torch.addmm(biases[n:], input, rows[n:].T)
 
 
 def gather(
@@ -64,16 +61,6 @@ def _take_with_sparse_gradient(table: Tensor, classes: Tensor) -> Tensor:
 def _products(input: Tensor, rows: Tensor) -> Tensor:
     """Return hᵀ q_w: (N, d), (N, m, d) → (N, m). With the vector as the second factor it is several times slower."""
     return torch.bmm(input.unsqueeze(1), rows.transpose(1, 2)).squeeze(1)
-
-
-@torch.compiler.disable
-def _with_sparse_gradients(*arguments: Any) -> Tensor:
-    return _PairScores.apply(*arguments, True)
-
-
-@torch.compiler.disable
-def _shared_with_sparse_gradients(*arguments: Any) -> tuple[Tensor, Tensor]:
-    return _SharedScores.apply(*arguments, True)
 
 
 class _SharedScores(torch.autograd.Function):
@@ -181,7 +168,7 @@ def row_gradient(rows: Tensor, values: Tensor, shape: torch.Size, sparse: bool) 
 def add_rows_(table: Tensor, rows: Tensor, values: Tensor) -> Tensor:
     """Add values, (n, d) or (n,), to rows of a table in place; rows may occur several times.
 
-    On the CPU, `scatter_add_` with an expanded index is several times as fast as `index_add_`.
+    On the CPU, `scatter_add_` with an expanded index is faster than `index_add_`.
     """
     index = rows if values.dim() == 1 else rows.unsqueeze(1).expand_as(values)
     return table.scatter_add_(0, index, values)

@@ -26,9 +26,9 @@ from ncelm.training.options import to_flat
 from ncelm.training.schedule import total_steps
 from ncelm.training.validation import SAMPLING_ERROR, sample_size
 
-# Default synchronisation interval of two workers: 12,000 words for a text of a million words, in proportion to the
+# Default synchronisation interval of two workers: 12,000 words of a text of 900,000 words or more, in proportion to the
 # length^1.25 of shorter texts, and 1/500 of a text of more than six million words. N workers have 2/N of it.
-SYNC_WORDS, SYNC_EXPONENT, SYNCS_PER_EPOCH = 12_000, 1.25, 500
+SYNC_WORDS, SHORT_TEXT, SYNC_EXPONENT, SYNCS_PER_EPOCH = 12_000, 900_000, 1.25, 500
 SHORT_SYNCS = 10  # intervals of text in which the synchronisation interval grows to its value
 MAX_SYNC_GROWTH = 10  # of the interval, which grows when the learning rate decays
 _NO_IDS = np.zeros(0, np.int32)
@@ -197,7 +197,7 @@ class Setup:
 
 def sync_words(tokens: int, workers: int) -> int:
     """Return the default synchronisation interval, in words of text of all workers, for a text of `tokens` words."""
-    of_two = max(tokens / SYNCS_PER_EPOCH, SYNC_WORDS) if tokens > 1e6 else SYNC_WORDS * (tokens / 1e6) ** SYNC_EXPONENT
+    of_two = max(tokens / SYNCS_PER_EPOCH, SYNC_WORDS * min(tokens / SHORT_TEXT, 1.0) ** SYNC_EXPONENT)
     return max(int(of_two * 2.0 / workers), 1)
 
 

@@ -38,8 +38,9 @@ def build_index(model: NGramModel, vocabulary: Vocabulary, begin_id: int) -> np.
     words, letters = len(spelled), b"".join(spelled)
     above = sum(model.counts[1:])  # n-grams above order 1
     slots, name_slots = above * SLOTS_PER_NGRAM + 1, 2 * words
-    if slots >= 2**32 or (slots + words) * words >= 2**63:  # numbers of slots, and keys
-        raise NcelmError(f"a model of {above:,} n-grams has no index: use ncelm.load, which needs none")
+    # numbers of slots, keys, and the memory of queries
+    if slots >= 2**32 or (slots + words) * words >= 2**63 or model.order > kernels.MAX_ORDER:
+        raise NcelmError(f"{model} is too large for an index: use ncelm.load, which needs none")
     bounds_at = kernels.HEADER + 2 * name_slots
     letters_at = bounds_at + words + 1
     unigrams_at = letters_at + len(letters) // 8 + 1
@@ -106,4 +107,4 @@ def compile_queries(index: np.ndarray) -> None:
     kernels.score_word(index, state, b"a", state)
     kernels.find_word(index, b"a")
     kernels.score_line(index, b"a", True, True)
-    kernels.score_words(index, b"a", True, True, np.empty(2), np.empty(2, np.int64), np.empty(2, np.int64))
+    kernels.score_words(index, b"a", True, True, np.empty(2), np.empty(2, np.int64), np.empty(2, np.bool_))
