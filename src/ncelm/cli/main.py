@@ -116,14 +116,15 @@ def _module_of(name: str) -> Any:
 
 
 def _help() -> str:
-    """Return the text of `ncelm --help`: all commands, on one screen."""
+    """Return the text of `ncelm --help`: all commands, on one screen of 24 lines. The last group has no summaries."""
     lines = [
         "Neural language models that train in minutes on a CPU.",
         "usage: ncelm COMMAND [options]   `ncelm COMMAND --help` describes the command",
     ]
-    for group, commands in COMMANDS.items():
+    *groups, (last, others) = COMMANDS.items()
+    for group, commands in groups:
         lines += [f"{group}:", *(f"  {name:11}{summary}" for name, summary in commands.items())]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"{last}:", f"  {'  '.join(others)}"])
 
 
 def _stopped(error: KeyboardInterrupt, message: str) -> int:
