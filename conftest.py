@@ -22,6 +22,9 @@ if importlib.util.find_spec("torch") is None:
     collect_ignore_glob += ["src/ncelm/torch/*", "src/ncelm/distributed/process_group.py"]
 if importlib.util.find_spec("uvicorn") is None or importlib.util.find_spec("starlette") is None:
     collect_ignore_glob += ["src/ncelm/serve/*"]
+for package in ("datatrove", "nemo_curator", "data_juicer"):  # their modules in ncelm.integrations have the same names
+    if importlib.util.find_spec(package) is None:
+        collect_ignore_glob += [f"src/ncelm/integrations/{package}.py"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

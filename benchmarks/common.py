@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -61,7 +62,7 @@ def command_line() -> str:
     words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
     if "--history" in words:  # where the record is written does not affect results either
         del words[words.index("--history") : words.index("--history") + 2]
-    return " ".join(["python", f"benchmarks/{_script().name}", *words])
+    return shlex.join(["python", f"benchmarks/{_script().name}", *words])
 
 
 def _script() -> Path:

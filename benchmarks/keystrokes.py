@@ -91,7 +91,7 @@ def main() -> None:
     ordered = sorted(times)
     result |= {
         "letters": letters,
-        "letters_with_colour_before_the_next": len(times),
+        "coloured": len(times),
         "first_paint_ms": statistics.median(paint for paint, _ in paints),
         "models_shown_ms": statistics.median(shown for _, shown in paints),
         "median_ms": statistics.median(times),
@@ -109,9 +109,9 @@ def page_of(result: dict[str, Any], run: Path, interval: float) -> str:
     """Return the results in Markdown."""
     lm = load(run)
     about = (
-        f"{lm.model}, vocabulary of {len(lm.vocabulary):,}; Chromium {result['chromium']}; {result['letters']} letters, one "
-        f"key every {interval:g} ms; {result['letters_with_colour_before_the_next']} letters had their colour before the "
-        "next key. Browser and service share the cores."
+        f"{lm.model}, vocabulary of {len(lm.vocabulary):,}; Chromium {result['chromium']}. {result['letters']} "
+        f"letters, one key every {interval:g} ms; {result['coloured']} had their colour before the next key. Browser "
+        "and service share the cores."
     )
     rows = [
         ["first paint", f"{result['first_paint_ms']:.0f}"],

@@ -44,6 +44,7 @@ NOT_FLOAT = {
     "object": THING, "negative": -1,
 }  # fmt: skip
 NOT_BOOL = {"str": "x", "int": 1, "None": None, "list": [], "object": THING, "float": 0.0}
+BOOL_OR_NONE = {name: value for name, value in NOT_BOOL.items() if name != "None"}
 NOT_PATH = {
     "None": None, "int": 3, "bool": True, "list": ["x"], "bytes": b"x", "object": THING, "empty": "", "NUL": "a\0b",
     "long": "x" * 5000, "surrogate": "\ud800",
@@ -353,10 +354,31 @@ FUNCTIONS: dict[str, Function] = {
     "score": Function(
         _lm("score"),
         lambda api: {"sentence": ["w1 w2", ncelm.Tokens(["w1"])]},
-        {"sentence": {name: value for name, value in NOT_SENTENCE.items() if name != "words"}, "end": NOT_BOOL},
+        {
+            "sentence": {name: value for name, value in NOT_SENTENCE.items() if name != "words"},
+            "end": NOT_BOOL,
+            "mode": NOT_CHOICE,
+        },
+    ),
+    "fit_normalizer": Function(
+        _plain(ncelm.fit_normalizer),
+        lambda api: {"path": api.run, "units": 3, "contexts": 20, "threads": 1},
+        {
+            "path": NOT_PATH,
+            "store": {name: value for name, value in NOT_PATH.items() if name != "None"},
+            "file": {name: value for name, value in NOT_PATH.items() if name != "None"},
+            "encoding": NOT_STR,
+            "units": OR_NONE,
+            "contexts": NOT_POSITIVE,
+            "seed": NOT_COUNT,
+            "threads": OR_NONE,
+            "progress": NOT_CALLABLE,
+        },
     ),
     "full_scores": Function(
-        _lm("full_scores"), lambda api: {"sentence": ncelm.Tokens(["w1"])}, {"sentence": NOT_SENTENCE, "end": NOT_BOOL}
+        _lm("full_scores"),
+        lambda api: {"sentence": ncelm.Tokens(["w1"])},
+        {"sentence": NOT_SENTENCE, "end": NOT_BOOL, "mode": NOT_CHOICE},
     ),
     "next_words": Function(
         _lm("next_words"), lambda api: {"context": "w1"}, {"context": NOT_SENTENCE, "n": NOT_POSITIVE}
@@ -367,12 +389,12 @@ FUNCTIONS: dict[str, Function] = {
     "scores_of": Function(
         _lm("scores_of"),
         lambda api: {"sentences": ["w1"]},
-        {"sentences": NOT_SENTENCES, "end": NOT_BOOL, "normalised": NOT_BOOL},
+        {"sentences": NOT_SENTENCES, "end": NOT_BOOL, "mode": NOT_CHOICE, "normalised": BOOL_OR_NONE},
     ),
     "full_scores_of": Function(
         _lm("full_scores_of"),
         lambda api: {"sentences": ["w1"]},
-        {"sentences": NOT_SENTENCES, "end": NOT_BOOL, "normalised": NOT_BOOL},
+        {"sentences": NOT_SENTENCES, "end": NOT_BOOL, "mode": NOT_CHOICE, "normalised": BOOL_OR_NONE},
     ),
     "perplexity": Function(
         _lm("perplexity"),

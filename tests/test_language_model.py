@@ -1,5 +1,6 @@
 """Scores and perplexities of a log-bilinear model, against NumPy in float64; what they count; invalid input."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -9,11 +10,12 @@ from tests.helpers import save_model
 from ncelm import language_model, load
 from ncelm.combine import mix
 from ncelm.errors import NcelmError
-from ncelm.language_model import LanguageModel, Tokens
+from ncelm.language_model import LINES_TO_COMPILE, LanguageModel, Tokens
 from ncelm.models import log_bilinear
 from ncelm.models.log_bilinear import LogBilinear, ModelConfig
 from ncelm.models.ngram.estimate import train_ngram
 from ncelm.text.prepare import prepare
+from ncelm.text.settings import TextSettings
 from ncelm.text.store import contexts_and_targets
 from ncelm.training.config import TrainConfig
 from ncelm.training.loop import train
@@ -138,6 +140,14 @@ def test_equal_sentences_have_equal_scores_in_every_batch(tmp_path, name, monkey
             monkeypatch.setattr(language_model, "BATCH_SENTENCES", size)
             assert lm.score(lines) == [expected[line] for line in lines]
             assert list(lm.scores_of(lines, normalised=False)) == [expected_unnormalised[line] for line in lines]
+
+
+def test_many_lines_are_normalised_like_one(tmp_path):
+    lm, _ = random_lm(tmp_path)
+    lm = dataclasses.replace(lm, text=TextSettings("whitespace", normalization="ccnet"))
+    lines = ["THE C\u00c4T", "a dog"] * LINES_TO_COMPILE
+    assert lm.score(lines) == [lm.score(line) for line in lines]
+    assert lm.score(lines[0]) == lm.score("the cat")
 
 
 def test_many_sentences_are_read_lazily(case):

@@ -8,11 +8,12 @@
     ncelm.train(store, "run", context=4, dim=100)
     lm = ncelm.load("run")
     lm.score("a sentence to score")
+    ncelm.filter_documents("run", ["pages.jsonl"], "filtered")  # documents by perplexity
 
     ncelm.train_ngram(store, "ngram", order=5)
     ncelm.mix(["ngram", "run"], "mixed")
 
-`ncelm.train_lsa`, `train_pmi`, `blend`, `import_arpa` and `export_arpa` are the other commands of the command line;
+`ncelm.train_lsa`, `train_pmi`, `fit_normalizer`, `blend`, `import_arpa` and `export_arpa` are other commands;
 `ncelm.completion` has sentence completion, `ncelm.models.vectors` the export of word vectors, `ncelm.paper` the tables
 of the paper.
 """
@@ -26,9 +27,12 @@ if TYPE_CHECKING:
     from ncelm.arpa import export_arpa, import_arpa
     from ncelm.combine import blend, mix
     from ncelm.errors import NcelmError
+    from ncelm.filtering.result import FilterResult
+    from ncelm.filtering.run import filter_documents
     from ncelm.fitting.fit import fit
     from ncelm.language_model import LanguageModel, SentenceScore, Tokens, WordScore, load_scorer
     from ncelm.models.evaluate import Evaluation
+    from ncelm.models.fit_normalizer import fit_normalizer
     from ncelm.models.log_bilinear import LogBilinear, ModelConfig
     from ncelm.models.lsa import Lsa, train_lsa
     from ncelm.models.ngram.estimate import train_ngram
@@ -48,6 +52,7 @@ if TYPE_CHECKING:
 # The module of each public name, imported when the name is first used: `import ncelm` must not import Numba.
 _HOMES = {
     "Evaluation": "models.evaluate",
+    "FilterResult": "filtering.result",
     "LanguageModel": "language_model",
     "LogBilinear": "models.log_bilinear",
     "Lsa": "models.lsa",
@@ -65,7 +70,9 @@ _HOMES = {
     "WordScore": "language_model",
     "blend": "combine",
     "export_arpa": "arpa",
+    "filter_documents": "filtering.run",
     "fit": "fitting.fit",
+    "fit_normalizer": "models.fit_normalizer",
     "import_arpa": "arpa",
     "load_scorer": "language_model",
     "mix": "combine",
@@ -81,6 +88,7 @@ _HOMES = {
 
 __all__ = [
     "Evaluation",
+    "FilterResult",
     "LanguageModel",
     "LogBilinear",
     "Lsa",
@@ -98,7 +106,9 @@ __all__ = [
     "WordScore",
     "blend",
     "export_arpa",
+    "filter_documents",
     "fit",
+    "fit_normalizer",
     "import_arpa",
     "load",
     "load_scorer",

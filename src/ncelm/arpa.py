@@ -1,8 +1,9 @@
 """Conversion between runs and ARPA files."""
 
 from pathlib import Path
+from typing import Literal, get_args
 
-from ncelm.arguments import check_bool, check_path
+from ncelm.arguments import check_bool, check_choice, check_path
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.files import atomic_folder, check_not_existing, file_digest
@@ -12,8 +13,10 @@ from ncelm.models.ngram.arpa import read_arpa, write_arpa
 from ncelm.models.ngram.query import NGramModel, write_run
 from ncelm.models.ngram.validate import check_probabilities
 from ncelm.progress import Option, check_progress, shown
+from ncelm.text.normalize import Normalization
+from ncelm.text.pieces import Pieces
 from ncelm.text.settings import TextSettings
-from ncelm.text.store import Boundary, TokenStore
+from ncelm.text.store import Boundary, TokenStore, check_pieces
 
 
 def export_arpa(run_folder: Path | str, path: Path | str, progress: Option = True) -> LanguageModel:
@@ -40,12 +43,17 @@ def import_arpa(
     like: Path | str | None = None,
     lowercase: bool = False,
     progress: Option = True,
+    *,
+    tokenizer: Path | str | None = None,
+    normalize: Literal["none", "ccnet"] = "none",
 ) -> LanguageModel:
     """Read an ARPA file, write the run `out`, and return the model.
 
     With `like`, a token store or a run, the model has the word ids and the tokenization of `like`, so that it can be
-    evaluated on that store and mixed with its models. Otherwise words are separated by blanks. `progress` is explained
-    in `ncelm.progress`; a function is called with the number of n-grams read and the total.
+    evaluated on that store and mixed with its models. Otherwise words are separated by blanks, or they are the pieces
+    of a `tokenizer`, a file of Hugging Face `tokenizers` or a SentencePiece model; with `normalize` "ccnet", text is
+    normalised as in CCNet. `progress` is explained in `ncelm.progress`; a function is called with the number of
+    n-grams read and the total.
     """
     path, out = check_path("path", path), check_path("out", out)
     like = None if like is None else check_path("like", like, "the path of a token store or of a run")
@@ -53,13 +61,20 @@ def import_arpa(
     check_progress(progress)
     check_not_existing(out)
     origin = _origin_of(like) if like else None
-    if origin and lowercase:
-        raise NcelmError("`like` determines the tokenization: leave `lowercase` out")
+    check_choice("normalize", normalize, get_args(Normalization))
+    if origin and (lowercase or tokenizer is not None or normalize != "none"):
+        name = "lowercase" if lowercase else "tokenizer" if tokenizer is not None else "normalize"
+        raise NcelmError(f"`like` determines the tokenization: leave `{name}` out")
+    if tokenizer is None:
+        text = TextSettings(lowercase=lowercase, normalization=normalize)
+    else:
+        text = TextSettings.of(Pieces.read(check_path("tokenizer", tokenizer)), lowercase, normalize)
     with shown(progress, desc="reading", unit=" n-grams", unit_scale=True) as report:
         model, vocabulary = read_arpa(path, origin.vocabulary if origin else None, report)
     check_probabilities(path, model, vocabulary)
     boundary = _boundary(path, model, origin.boundary if origin else None)
-    origin = origin or description.Origin(vocabulary, boundary, TextSettings(lowercase=lowercase), None, None)
+    check_pieces(path, text, vocabulary)
+    origin = origin or description.Origin(vocabulary, boundary, text, None, None)
     with atomic_folder(out) as folder:
         write_run(folder, model, origin, arpa_sha256=file_digest(path))
     return LanguageModel.of(model, origin)

@@ -203,6 +203,8 @@ def _same(one: str, other: str) -> bool:
 def parse_gap(sentence: str, choices: Sequence[str], text: TextSettings, where: str) -> Gap:
     """Return a sentence with gaps (_____), and each choice, as tokens; `where` starts error messages."""
     gaps = _check_gaps(sentence, choices, where)
+    if text.pieces:
+        return _parse_pieces(sentence, choices, text, where)
     words = text.words(GAP.sub(_PLACEHOLDER, sentence))
     places = [i for i, word in enumerate(words) if word == _PLACEHOLDER]
     if len(places) != gaps:
@@ -216,6 +218,24 @@ def parse_gap(sentence: str, choices: Sequence[str], text: TextSettings, where: 
         return found[len(left) : len(found) - len(right)]
 
     fillers = [[tokens(filler, i) for i, filler in enumerate(_fillers(choice, gaps))] for choice in choices]
+    return _make_gap(parts, fillers)
+
+
+def _parse_pieces(sentence: str, choices: Sequence[str], text: TextSettings, where: str) -> Gap:
+    """Return a sentence with gaps and choices as pieces: what each part adds to the pieces of the text before it."""
+    texts, filled = GAP.split(sentence), [_fillers(choice, len(GAP.findall(sentence))) for choice in choices]
+    parts, fillers = [text.words(texts[0])], [list[list[str]]() for _ in choices]
+    before = texts[0]
+    for gap, following in enumerate(texts[1:]):
+        start = len(text.words(before))
+        for found, choice in zip(fillers, filled, strict=True):
+            found.append(text.words(before + choice[gap])[start:])
+            if not found[-1]:
+                raise NcelmError(f"{where}: a gap is attached to a word: put blanks around it: {sentence[:60]!r}")
+        before += filled[0][gap]
+        start = len(text.words(before))
+        before += following
+        parts.append(text.words(before)[start:])
     return _make_gap(parts, fillers)
 
 

@@ -9,16 +9,17 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain, islice, tee
 from pathlib import Path
-from typing import NamedTuple, overload
+from typing import Any, NamedTuple, TypeGuard, get_args, overload
 
 import numpy as np
 
 from ncelm.arguments import (
     check,
     check_bool,
+    check_choice,
     check_int,
     check_iterable,
     check_path,
@@ -32,11 +33,13 @@ from ncelm.kernels import records
 from ncelm.kernels.threads import Team, check_threads
 from ncelm.models import generation
 from ncelm.models import load as model_loading
-from ncelm.models.base import ChoiceScores, Gap, Scorer, Table, WordModel, check_words_around, checked_gaps
+from ncelm.models.base import ChoiceScores, Gap, Mode, Scorer, Table, WordModel, check_words_around, checked_gaps
 from ncelm.models.description import Origin
 from ncelm.models.evaluate import Evaluation, EvaluationSums, evaluate_split
+from ncelm.models.line_encoder import LineEncoder
+from ncelm.models.normalizer import Normalizer, NormalizerError
 from ncelm.models.vectors import nearest_words, word_vectors
-from ncelm.text.settings import TextSettings
+from ncelm.text.settings import TextSettings, TextSize
 from ncelm.text.store import Boundary, TokenStore, store_or_path
 from ncelm.text.vocabulary import END, Vocabulary
 
@@ -60,6 +63,7 @@ class Tokens(tuple[str, ...]):
 
 Sentence = str | Tokens  # a line of text, which is tokenized like the training text, or its words
 BATCH_SENTENCES = 1024  # scored in one call; enough for efficient matrix products
+LINES_TO_COMPILE = 32  # fewer lines are encoded without a compiled kernel, which takes some time to load
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,7 @@ class GeneratedWord:
 class _ScoredBatch(NamedTuple):
     """Sentences with the scores of their words, n in total, including the ends of the sentences."""
 
-    sentences: list[list[str]]
+    sentences: list[Any]  # each a sentence, or its words in a list
     ids: np.ndarray  # (n,)
     ends: np.ndarray  # index of the last word, </s>, of each sentence, (sentences,)
     scores: np.ndarray  # s(w, h), (n,)
@@ -150,35 +154,53 @@ class LanguageModel:
         """Whether the context is on both sides of the predicted word: the score of a sentence is no probability."""
         return self.model.sides == "both"
 
+    @property
+    def normalizer_error(self) -> NormalizerError | None:
+        """The error of scores in the mode "fast", measured on held-out text; None if there is no normalizer."""
+        normalizer = getattr(self.model, "normalizer", None)
+        return normalizer.error if isinstance(normalizer, Normalizer) else None
+
     # -- sentences ----------------------------------------------------------------------------------------------------
 
     # a string is also an iterable of strings: the first overload that matches counts
     @overload
-    def score(self, sentence: Sentence, end: bool = True) -> float: ...  # type: ignore[overload-overlap]
+    def score(self, sentence: Sentence, end: bool = True, mode: Mode = "exact") -> float: ...  # type: ignore[overload-overlap]
 
     @overload
-    def score(self, sentence: Iterable[Sentence], end: bool = True) -> list[float]: ...
+    def score(self, sentence: Iterable[Sentence], end: bool = True, mode: Mode = "exact") -> list[float]: ...
 
-    def score(self, sentence: Sentence | Iterable[Sentence], end: bool = True) -> float | list[float]:
-        """Return log P(sentence), the sum of log P(w|h) over its words; of a list of sentences, a list of these."""
+    def score(
+        self, sentence: Sentence | Iterable[Sentence], end: bool = True, mode: Mode = "exact"
+    ) -> float | list[float]:
+        """Return log P(sentence), the sum of log P(w|h) over its words; of a list of sentences, a list of these.
+
+        `mode` is that of `scores_of`.
+        """
         if isinstance(sentence, str | Tokens):
-            return next(self.scores_of([sentence], end)).log_probability
+            return next(self.scores_of([sentence], end, mode)).log_probability
         check_iterable("sentence", sentence, "a string, Tokens, or a list of sentences")
-        return [score.log_probability for score in self.scores_of(sentence, end)]
+        return [score.log_probability for score in self.scores_of(sentence, end, mode)]
 
     def scores_of(
-        self, sentences: Iterable[Sentence], end: bool = True, normalised: bool = True
+        self, sentences: Iterable[Sentence], end: bool = True, mode: Mode = "exact", *, normalised: bool | None = None
     ) -> Iterator[SentenceScore]:
         """Yield the score of each sentence. Sentences are read lazily, in batches.
 
-        With normalised=False, log P(w|h) is approximated by s(w, h), as if Z(h) were 1. NCE trains models to be
-        approximately normalised; this is much faster.
+        Args:
+            sentences: strings or Tokens.
+            end: whether the end of the sentence counts as a word.
+            mode: "exact" computes log Z(h) as a sum over the vocabulary. "fast" estimates it from a few hundred
+                numbers: the model needs a normalizer, and `normalizer_error` has the error of the estimate.
+                "unnormalised" returns s(w, h) in place of log P(w|h), as if Z(h) were 1: NCE trains models to be
+                approximately normalised. N-gram models are normalised in every mode; a mixture applies the mode to its
+                components.
+            normalised: former name of two modes: True for "exact", False for "unnormalised".
         """
-        _check_sentences(sentences, end, normalised)
-        return self._scores_of(sentences, end, normalised)
+        _check_sentences(sentences, end)
+        return self._scores_of(sentences, end, _checked_mode(mode, normalised))
 
-    def _scores_of(self, sentences: Iterable[Sentence], end: bool, normalised: bool) -> Iterator[SentenceScore]:
-        for batch in self._scored_batches(map(self._words, sentences), normalised):
+    def _scores_of(self, sentences: Iterable[Sentence], end: bool, mode: Mode) -> Iterator[SentenceScore]:
+        for batch in self._scored_batches(map(_checked_sentence, sentences), mode):
             logs, starts = batch.log_probabilities, np.append(0, batch.ends[:-1] + 1)
             if not end:
                 logs[batch.ends] = 0.0
@@ -186,21 +208,21 @@ class LanguageModel:
             unknown = np.add.reduceat(batch.ids == self.vocabulary.unknown_id, starts, dtype=np.int64)
             yield from map(SentenceScore, totals.tolist(), tokens.tolist(), unknown.tolist())
 
-    def full_scores(self, sentence: Sentence, end: bool = True) -> list[WordScore]:
+    def full_scores(self, sentence: Sentence, end: bool = True, mode: Mode = "exact") -> list[WordScore]:
         """Return the score of each word of a sentence, the end of the sentence last."""
         _check_sentence("sentence", sentence)
-        return next(self.full_scores_of([sentence], end))
+        return next(self.full_scores_of([sentence], end, mode))
 
     def full_scores_of(
-        self, sentences: Iterable[Sentence], end: bool = True, normalised: bool = True
+        self, sentences: Iterable[Sentence], end: bool = True, mode: Mode = "exact", *, normalised: bool | None = None
     ) -> Iterator[list[WordScore]]:
-        """Yield `full_scores` of each sentence. Sentences are read lazily; `normalised` is that of `scores_of`."""
-        _check_sentences(sentences, end, normalised)
-        return self._full_scores_of(sentences, end, normalised)
+        """Yield `full_scores` of each sentence. Sentences are read lazily; the arguments are those of `scores_of`."""
+        _check_sentences(sentences, end)
+        return self._full_scores_of(sentences, end, _checked_mode(mode, normalised))
 
-    def _full_scores_of(self, sentences: Iterable[Sentence], end: bool, normalised: bool) -> Iterator[list[WordScore]]:
+    def _full_scores_of(self, sentences: Iterable[Sentence], end: bool, mode: Mode) -> Iterator[list[WordScore]]:
         unknown = self.vocabulary.unknown_id
-        for batch in self._scored_batches(map(self._words, sentences), normalised):
+        for batch in self._scored_batches(map(self._words, sentences), mode):
             scores = zip(batch.ids.tolist(), batch.log_probabilities.tolist(), strict=True)
             for words in batch.sentences:
                 scored = [
@@ -216,14 +238,22 @@ class LanguageModel:
     def evaluate(self, sentences: Iterable[Sentence]) -> Evaluation:
         """Return the perplexity of sentences, each scored on its own, and the counts on which it is based."""
         _check_sentences(sentences)
-        sums, n_sentences, unknown = EvaluationSums(), 0, 0
-        for batch in self._scored_batches(map(self._words, sentences)):
+        sums, n_sentences, unknown, words, size = EvaluationSums(), 0, 0, 0, 0
+
+        def counted(sentence: Sentence) -> Sentence:
+            nonlocal words, size
+            sentence = _checked_sentence(sentence)
+            found = TextSize.of(sentence if isinstance(sentence, str) else self.text.join(sentence))
+            words, size = words + found.words, size + found.bytes
+            return sentence
+
+        for batch in self._scored_batches(map(counted, sentences)):
             sums.add(batch.scores, batch.log_z)
             n_sentences += len(batch.sentences)
             unknown += int(np.count_nonzero(batch.ids == self.vocabulary.unknown_id))
         if n_sentences == 0:
             raise NcelmError("there is no text to evaluate: perplexity needs at least one sentence")
-        return sums.result(n_sentences, unknown)
+        return sums.result(n_sentences, unknown, TextSize(words, size))
 
     def evaluate_split(self, store: TokenStore | Path | str, name: str) -> Evaluation:
         """Return the perplexity on a split of a token store, which must have the vocabulary of the model."""
@@ -485,8 +515,10 @@ class LanguageModel:
 
     # -- batches ------------------------------------------------------------------------------------------------------
 
-    def _scored_batches(self, sentences: Iterable[list[str]], normalised: bool = True) -> Iterator[_ScoredBatch]:
-        """Score sentences, each a list of words, in batches.
+    def _scored_batches(
+        self, sentences: Iterable[Sentence | list[str]], mode: Mode = "exact"
+    ) -> Iterator[_ScoredBatch]:
+        """Score sentences in batches. A list is one sentence: its words.
 
         The scores of a sentence depend neither on the other sentences of its batch nor on the number of threads.
         PyTorch models are an exception: their scores may differ in the last digits.
@@ -495,21 +527,29 @@ class LanguageModel:
         with self._team() as team:
             while batch := list(islice(iterator, BATCH_SENTENCES)):
                 ids, ends = self._encode(batch)
-                scores, log_z = self.model.score_positions(self._corpus(ids), 0, ids.size, team, normalised)
+                scores, log_z = self.model.score_positions(self._corpus(ids), 0, ids.size, team, mode)
                 yield _ScoredBatch(batch, ids, ends, scores, log_z)
 
     def _words(self, sentence: Sentence) -> list[str]:
         _check_sentence("sentences", sentence)
         return self.text.words(sentence) if isinstance(sentence, str) else list(sentence)
 
-    def _encode(self, sentences: list[list[str]]) -> tuple[np.ndarray, np.ndarray]:
+    def _encode(self, sentences: list[Sentence | list[str]]) -> tuple[np.ndarray, np.ndarray]:
         """Return the ids of all words and sentence ends, (n,), and the indices of the ends, (sentences,)."""
-        ends = np.cumsum([len(words) + 1 for words in sentences]) - 1
+        plain = self.text == TextSettings("whitespace", self.text.lowercase)  # words as `LineEncoder` finds them
+        if plain and len(sentences) >= LINES_TO_COMPILE and _are_strings(sentences):
+            return self._line_encoder.encode(sentences)
+        words = [each if isinstance(each, list) else self._words(each) for each in sentences]
+        ends = np.cumsum([len(each) + 1 for each in words]) - 1
         ids = np.full(ends[-1] + 1, self.vocabulary.end_id, np.uint32)
         is_word = np.ones(ids.size, np.bool_)
         is_word[ends] = False
-        ids[is_word] = self.vocabulary.encode(list(chain.from_iterable(sentences)))
+        ids[is_word] = self.vocabulary.encode(list(chain.from_iterable(words)))
         return ids, ends
+
+    @cached_property
+    def _line_encoder(self) -> LineEncoder:
+        return LineEncoder(self.vocabulary, self.text.lowercase)
 
     def _corpus(self, ids: np.ndarray) -> records.Corpus:
         """Return independent sentences in the form that models accept: contexts do not cross sentence ends."""
@@ -531,11 +571,27 @@ class LanguageModel:
         return word_vectors(self.model, table)
 
 
-def _check_sentences(sentences: object, end: object = True, normalised: object = True) -> None:
+def _check_sentences(sentences: object, end: object = True) -> None:
     """Raise an error for invalid arguments of a method that scores sentences, which are not read."""
     check_iterable("sentences", sentences, "a list of sentences, or another iterable of them")
     check_bool("end", end)
-    check_bool("normalised", normalised)
+
+
+def _checked_mode(mode: Mode, normalised: object) -> Mode:
+    """Return the mode, which may be given by its former name."""
+    if normalised is not None:
+        return "exact" if check_bool("normalised", normalised) else "unnormalised"
+    check_choice("mode", mode, get_args(Mode))
+    return mode
+
+
+def _are_strings(sentences: list[Any]) -> TypeGuard[list[str]]:
+    return set(map(type, sentences)) == {str}
+
+
+def _checked_sentence(sentence: Sentence) -> Sentence:
+    _check_sentence("sentences", sentence)
+    return sentence
 
 
 def _check_sentence(name: str, sentence: object) -> None:

@@ -15,7 +15,7 @@ TORCHRUN = {"RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "localhost", "MASTER_
 
 @pytest.fixture
 def environment(monkeypatch):
-    for name in (*TORCHRUN, "LOCAL_WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"):
+    for name in (*TORCHRUN, "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     return lambda **names: [monkeypatch.setenv(name, value) for name, value in names.items()]
 
@@ -33,18 +33,19 @@ def test_a_single_process_has_the_identity_as_collective(environment):
     group.register(arrays, {}, np.ones(3), 100)
     group.synchronize()
     group.synchronize(full=True)
-    group.check_equal({"token store": "a"})
+    assert group.gather("text") == ["text"]
+    collective.check_equal(group, {"token store": "a"})
     np.testing.assert_array_equal(arrays["a"], array)
 
 
 def test_the_environment_of_torchrun_is_recognized(environment):
     assert not machine.started_by_torchrun()
-    assert (machine.rank(), collective.local_world_size(), collective.restarted()) == (0, 1, False)
+    assert (machine.rank(), collective.local_world_size()) == (0, 1)
     environment(**TORCHRUN)
     assert machine.started_by_torchrun()
-    assert (machine.rank(), collective.local_world_size(), collective.restarted()) == (1, 1, False)
-    environment(LOCAL_WORLD_SIZE="2", TORCHELASTIC_RESTART_COUNT="1")
-    assert (collective.local_world_size(), collective.restarted()) == (2, True)
+    assert (machine.rank(), collective.local_world_size()) == (1, 1)
+    environment(LOCAL_WORLD_SIZE="2")
+    assert collective.local_world_size() == 2
     environment(WORLD_SIZE="1")  # a single worker needs no process group
     assert not machine.started_by_torchrun()
 

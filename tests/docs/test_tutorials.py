@@ -13,7 +13,7 @@ NEED_THE_FIRST_MODEL = {"filter-a-corpus"}
 # What is not executed: commands that need data that is not distributed, hours, or several machines
 NOT_RUN = {
     "reproduce-the-paper": ["ncelm reproduce table1", "ncelm reproduce table3"],
-    "several-machines": ["torchrun --nnodes"],
+    "several-machines": ["torchrun --nnodes", "torchrun --nnodes", "for host in", "first=$(scontrol"],
 }
 
 

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from tests.hostile.corpus import WORDS, sentences
+from tests.hostile.corpus import WITH_NORMALIZER, WORDS, sentences
 
 from ncelm.errors import NcelmError
 from ncelm.language_model import LanguageModel, load_scorer
@@ -36,6 +36,9 @@ def _answer_of_run(path: Path, neighbors: bool) -> Answer:
         for words in scorer.full_scores_of(SENTENCES):
             answer += [("log P", word.word, word.log_probability, word.unknown) for word in words]
         answer += [("sum", *vars(total).values()) for total in scorer.scores_of(SENTENCES, end=False)]
+        if path.name in WITH_NORMALIZER:  # an error if there is no normalizer
+            answer += [("sum", "fast", *vars(total).values()) for total in scorer.scores_of(SENTENCES, mode="fast")]
+            answer.append(("error", *vars(scorer.normalizer_error).values()))
     for scores in scorer.choice_scores(GAPS):
         answer += [("choices", *scores.normalised), ("unnormalised", *scores.unnormalised)]
     answer += [("completion", *found) for found in scorer.most_likely(WORDS[:2], WORDS[2:4], 5)]

@@ -53,6 +53,7 @@ def commands(corpus: Corpus) -> list[Command]:
         Command("to-arpa", ("ngram", "to-arpa", "{in}/ngram", "{out}"), "out.arpa"),
         Command("to-arpa.gz", ("ngram", "to-arpa", "{in}/ngram", "{out}"), "out.arpa.gz"),
         Command("from-arpa", ("ngram", "from-arpa", "{in}/ngram.arpa", "--out", "{out}")),
+        Command("filter", ("filter", "{in}/ngram", "{in}/long.txt", "--out", "{out}", "--workers", "2"), resumes=True),
         Command("export", ("export", "{in}/log-bilinear", "{out}", "--to", "word2vec-binary"), "out.bin"),
     ]  # fmt: skip
     for name, options in corpus.neural.items():

@@ -45,6 +45,7 @@ PARTS = {
     "ensemble": ("ngram", "lsa", "pmi", "two-sided"),
 }
 STORES = ("store", "stream", "prose", "works")
+WITH_NORMALIZER = ("log-bilinear", "two-sided")  # runs with a file normalizer.safetensors
 TAR_TEXTS = 3
 
 
@@ -168,6 +169,7 @@ def _make_stores(folder: Path) -> None:
 def _make_runs(corpus: Corpus) -> None:
     from ncelm.arpa import export_arpa, import_arpa
     from ncelm.combine import blend, mix
+    from ncelm.models.fit_normalizer import fit_normalizer
     from ncelm.models.lsa import train_lsa
     from ncelm.models.ngram.estimate import train_ngram
     from ncelm.models.pmi import train_pmi
@@ -177,6 +179,8 @@ def _make_runs(corpus: Corpus) -> None:
     store = folder / "store"
     for name, options in corpus.neural.items():
         train(store, folder / name, threads=1, **options)
+    for name in WITH_NORMALIZER:
+        fit_normalizer(folder / name, units=7, contexts=300, threads=1)
     train(folder / "stream", folder / "of-stream", threads=1, **NEURAL["log-bilinear"])
     train_ngram(store, folder / "ngram", order=3)
     train_lsa(store, folder / "lsa", dim=5)

@@ -1,6 +1,7 @@
-"""Zstandard files: several frames, damage, truncation, and the limit of expansion."""
+"""Zstandard and xz files: several frames, damage, truncation, and the limit of expansion."""
 
 import io
+import lzma
 import random
 from contextlib import suppress
 
@@ -9,6 +10,7 @@ import pytest
 from ncelm.errors import MissingExtraError, NcelmError
 from ncelm.io import compressed
 from ncelm.io.compressed import open_compressed
+from ncelm.text.readers import read_lines
 
 zstandard = pytest.importorskip("zstandard")
 
@@ -77,3 +79,33 @@ def test_without_the_package(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     with pytest.raises(MissingExtraError, match=r"zstandard is needed to read a\.zst: pip install 'ncelm\[zstd\]'"):
         read(b"")
+
+
+# -- xz --------------------------------------------------------------------------------------------------------------
+
+
+def test_xz_streams_and_padding():
+    packed = lzma.compress(TEXT)
+    assert read(packed, "a.xz") == TEXT
+    assert read(packed + b"\0" * 8 + packed + lzma.compress(b""), "a.xz") == TEXT * 2
+    assert read(b"", "a.xz") == read(lzma.compress(b""), "a.xz") == b""
+
+
+def test_xz_truncation_and_damage(tmp_path):
+    packed = lzma.compress(TEXT)
+    for name, content, message in (
+        ("short", packed[:-20], "is truncated"),
+        ("junk", b"plain text, and more", "is not an xz file, or is damaged"),
+        ("flipped", packed[:50] + bytes([packed[50] ^ 255]) + packed[51:], "is not an xz file, or is damaged"),
+        ("more", packed + b"junk, and more of it", "is not an xz file, or is damaged"),
+    ):
+        path = tmp_path / f"{name}.txt.xz"
+        path.write_bytes(content)
+        with pytest.raises(NcelmError, match=message):
+            list(read_lines(path))
+
+
+def test_xz_expansion_is_limited(monkeypatch):
+    monkeypatch.setattr(compressed, "FREE_BYTES", 1 << 20)
+    with pytest.raises(NcelmError, match="expands to more than"):
+        read(lzma.compress(bytes(100 << 20)), "a.xz")

@@ -154,12 +154,12 @@ def test_every_kind_is_tested(torch_case):
 # -- word models -----------------------------------------------------------------------------------------------------
 
 
-def scores(case, model, first=0, last=None, threads=1, normalised=True):
+def scores(case, model, first=0, last=None, threads=1, mode="exact"):
     """Return scores and log-normalizers of the test split."""
     split, words = case.store.split("test"), case.store.vocabulary
     corpus = records.Corpus(split.ids, 0, True, words.end_id, case.store.pad_id)
     with Team(threads) as team:
-        return model.score_positions(corpus, first, split.tokens if last is None else last, team, normalised)
+        return model.score_positions(corpus, first, split.tokens if last is None else last, team, mode)
 
 
 @word_models
@@ -212,7 +212,7 @@ def test_the_number_of_threads_changes_nothing(case, name):
 @word_models
 def test_unnormalised_scores_have_no_log_normalizers(case, name):
     model = load_word_model(case.folder / name)[0]
-    bare, zeros = scores(case, model, normalised=False)
+    bare, zeros = scores(case, model, mode="unnormalised")
     assert not zeros.any()
     if name in TORCH:
         np.testing.assert_allclose(bare, scores(case, model)[0], atol=1e-5)

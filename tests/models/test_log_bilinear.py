@@ -1,16 +1,19 @@
 """The log-bilinear model: Eq. 1–3 from its parameters, initial values, invalid contexts."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from ncelm.kernels import records
+from ncelm.errors import NcelmError
+from ncelm.kernels import plan, records
 from ncelm.kernels.panels import LANES
 from ncelm.kernels.score import PANEL_BLOCK
 from ncelm.kernels.threads import Team
 from ncelm.models import log_bilinear
 from ncelm.models.log_bilinear import LogBilinear, ModelConfig
+from ncelm.models.normalizer import Normalizer, NormalizerError
 
 V = 30
 
@@ -101,15 +104,23 @@ def corpus_of(ids, vocabulary, within_sentence=True):
     return records.Corpus(records.read_only(ids), 0, within_sentence, 0, vocabulary)
 
 
-def score(model, corpus, first=0, last=None, threads=1, normalised=True):
+def score(model, corpus, first=0, last=None, threads=1, mode="exact"):
     with Team(threads) as team:
-        return model.score_positions(corpus, first, corpus.ids.size if last is None else last, team, normalised)
+        return model.score_positions(corpus, first, corpus.ids.size if last is None else last, team, mode)
 
 
 def assert_equal(found, expected):
     """Compare scores and log-normalizers bit for bit."""
     for values, others in zip(found, expected, strict=True):
         np.testing.assert_array_equal(values, others)
+
+
+def with_normalizer(model, units=13):
+    """Return a model whose normalizer has some random units."""
+    random = np.random.default_rng(1)
+    vectors = random.normal(0.0, 0.3, (units, model.config.dim)).astype(np.float32)
+    biases = random.normal(0.0, 1.0, units).astype(np.float32)
+    return replace(model, normalizer=Normalizer(vectors, biases, NormalizerError(1, 0.0, 0.0, 0.0)))
 
 
 CONFIGS = {
@@ -193,25 +204,58 @@ def test_equal_contexts_are_found(before, after, within_sentence, first, last):
 @pytest.mark.parametrize("name", CONFIGS)
 def test_scores_do_not_depend_on_the_other_positions(name, monkeypatch):
     """Parts of any size at any place, calls of any size, any number of threads: the same bits."""
-    model, tokens = random_model(**CONFIGS[name]), 2 * LANES * PANEL_BLOCK + 45
+    model, tokens = with_normalizer(random_model(**CONFIGS[name])), 2 * LANES * PANEL_BLOCK + 45
     corpus = corpus_of(text(V, tokens, skew=1.0), V)
-    for normalised in (True, False):
-        whole = score(model, corpus, normalised=normalised)
+    for mode in ("exact", "fast", "unnormalised"):
+        whole = score(model, corpus, mode=mode)
         for threads, alone in ((2, 0), (3, 0), (2, 10**8)):
             monkeypatch.setattr(log_bilinear, "WORK_ALONE", alone)
-            assert_equal(score(model, corpus, threads=threads, normalised=normalised), whole)
+            assert_equal(score(model, corpus, threads=threads, mode=mode), whole)
         for first, last in ((0, 1), (3, 4), (1, 34), (31, 63), (5, 5), (100, 500), (tokens - 1, tokens)):
-            part = score(model, corpus, first, last, normalised=normalised)
+            part = score(model, corpus, first, last, mode=mode)
             assert_equal(part, [values[first:last] for values in whole])
         with monkeypatch.context() as patch:
             patch.setattr(log_bilinear, "WORK_PER_CALL", 1)
-            assert_equal(score(model, corpus, normalised=normalised), whole)
+            assert_equal(score(model, corpus, mode=mode), whole)
         with monkeypatch.context() as patch:
             patch.setattr(log_bilinear, "KEPT_PER_CALL", 1)
-            assert_equal(score(model, corpus, normalised=normalised), whole)
+            assert_equal(score(model, corpus, mode=mode), whole)
         narrow = corpus._replace(ids=records.read_only(corpus.ids.astype(np.uint16)))  # compiled separately
-        assert_equal(score(model, narrow, normalised=normalised), whole)
-    np.testing.assert_array_equal(score(model, corpus)[0], score(model, corpus, normalised=False)[0])
+        assert_equal(score(model, narrow, mode=mode), whole)
+    np.testing.assert_array_equal(score(model, corpus)[0], score(model, corpus, mode="unnormalised")[0])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("units", [1, 11, 12, 100])
+def test_fast_scores_have_the_log_sum_exp_of_the_units(name, units):
+    model, corpus = with_normalizer(random_model(**CONFIGS[name]), units), corpus_of(text(V, 300), V)
+    scores, log_z = score(model, corpus, mode="fast", threads=2)
+    contexts = np.empty((300, model.config.positions), np.int64)
+    plan.contexts_of(corpus._replace(before=model.config.context), np.arange(300), contexts)
+    vectors, biases = (array.astype(np.float64) for array in model.normalizer.units)
+    expected = np.logaddexp.reduce(model.predict(contexts) @ vectors.T + biases, axis=1)
+    np.testing.assert_allclose(log_z, np.maximum(expected, scores), atol=2e-6)
+    np.testing.assert_array_equal(scores, score(model, corpus, mode="unnormalised")[0])
+
+
+def test_fast_scores_need_a_normalizer():
+    with pytest.raises(NcelmError, match="ncelm normalizer RUN"):
+        score(random_model(), corpus_of(text(V, 10), V), mode="fast")
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_log_normalizers_of_predicted_vectors(name, threads, monkeypatch):
+    """They are those of `score_positions`, bit for bit, in calls of any size."""
+    model, corpus = random_model(**CONFIGS[name]), corpus_of(text(V, 700), V)
+    contexts = np.empty((700, model.config.positions), np.int64)
+    plan.contexts_of(corpus._replace(before=model.config.context), np.arange(700), contexts)
+    scores, log_z = score(model, corpus)
+    for kept in (1 << 22, 1):
+        monkeypatch.setattr(log_bilinear, "KEPT_PER_CALL", kept)
+        with Team(threads) as team:
+            found = model.log_normalizers(model.predict(contexts), team)
+        np.testing.assert_array_equal(np.maximum(found, scores), log_z)
 
 
 def test_log_normalizers_are_nan_where_parameters_are():

@@ -14,7 +14,7 @@ class Constant:
     def __init__(self, probabilities, sides="before", log_z=0.0):
         self.probabilities, self.sides, self.log_z = np.asarray(probabilities), sides, log_z
 
-    def score_positions(self, corpus, first, last, team, normalised=True):
+    def score_positions(self, corpus, first, last, team, mode="exact"):
         log_z = np.full(last - first, self.log_z)
         return np.log(self.probabilities)[corpus.ids[first:last]] + log_z, log_z
 

@@ -38,7 +38,7 @@ def make_client(service):
 
     from ncelm.serve.app import Options, create_app
 
-    def make(**options):
+    def make(service=service, **options):
         app = create_app(service, Options(allowed_hosts=("testserver",), **{"access_log": False, **options}))
         app.state.ready = True
         return TestClient(app, raise_server_exceptions=False)

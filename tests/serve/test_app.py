@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 
 import pytest
 
@@ -52,8 +53,24 @@ def test_score(client, lm):
 def test_unnormalised_scores_say_so(client, lm):
     found = ok(client.post("/score", json={"texts": "a", "mode": "unnormalised"}))
     assert found["note"].startswith("unnormalised")
-    (expected,) = lm.scores_of(["a"], normalised=False)
+    assert "perplexity" not in found["results"][0]
+    (expected,) = lm.scores_of(["a"], mode="unnormalised")
     assert found["results"][0]["log_probability"] == pytest.approx(expected.log_probability)
+
+
+def test_fast_scores(served_runs, client, make_client):
+    refused(client.post("/score", json={"texts": "a", "mode": "fast"}), 422, "ncelm normalizer RUN")
+    from ncelm.serve.service import Limits, Service
+
+    run = shutil.copytree(served_runs / "neural", served_runs / "fast")
+    ncelm.fit_normalizer(run, units=20, contexts=200, threads=1)
+    with Service([run], 1, Limits()) as service:
+        service.warm_up()
+        found = ok(make_client(service=service).post("/score", json={"texts": ["a", "the"], "mode": "fast"}))
+    lm = ncelm.load(run, threads=1)
+    assert [each["log_probability"] for each in found["results"]] == pytest.approx(lm.score(["a", "the"], mode="fast"))
+    assert found["note"] == f"log Z is estimated, with an error of {lm.normalizer_error}"
+    assert all("perplexity" not in each for each in found["results"])
 
 
 def test_perplexity(client, lm):
@@ -155,7 +172,7 @@ def test_not_ready(service):
         ("/score", {"texts": []}, 422, "texts"),
         ("/score", {"texts": ["a", 1]}, 422, "texts"),
         ("/score", {"texts": ["a"] * 21}, 422, "texts"),
-        ("/score", {"texts": "a", "mode": "x"}, 422, "exact or unnormalised"),
+        ("/score", {"texts": "a", "mode": "x"}, 422, "exact or fast or unnormalised"),
         ("/score", {"texts": "a", "words": 1}, 422, "true or false"),
         ("/score", {"texts": "a", "other": 1}, 422, "there is no field 'other'"),
         ("/score", {"texts": "a", "model": "../../etc/passwd"}, 404, "there is no model"),

@@ -1,9 +1,11 @@
 """Tokenizers."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from nltk.tokenize import TreebankWordTokenizer
 
+from ncelm.text import settings as settings_module
 from ncelm.text.settings import TextSettings
 
 
@@ -40,3 +42,21 @@ def test_no_word_has_white_space(sentence, tokenizer, lowercase):
 @pytest.mark.parametrize("junk", ["'", ". ", ".) ", '"', " ", "( ", "canno", "x.'"])
 def test_treebank_takes_linear_time(junk):
     TextSettings("treebank").words("a" + junk * (200_000 // len(junk)) + "b")
+
+
+PARTS = ["a", "can", "cannot", "gonna", '"', "''", "'", "``", ".", "..", "...", ",", ":", ";", "?", "!", "(", ")", "[",
+         "<", "--", "'s", "n't", "'ll", "'tis", "d'ye", "more'n", "1", " ", " ", "@", "$", "%", "é"]  # fmt: skip
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.lists(st.sampled_from(PARTS), max_size=14).map("".join))
+def test_words_that_are_remembered_are_those_of_the_treebank_tokenizer(sentence):
+    expected = TreebankWordTokenizer().tokenize(" ".join(sentence.split()))
+    assert TextSettings("treebank").words(sentence) == expected
+
+
+def test_long_words_are_not_remembered():
+    settings_module._inner_part.cache_clear()
+    sentence = f"He said {'x' * 200}, and left."
+    assert TextSettings("treebank").words(sentence) == TreebankWordTokenizer().tokenize(sentence)
+    assert settings_module._inner_part.cache_info().currsize == 0

@@ -79,7 +79,7 @@ def test_probabilities_do_not_depend_on_the_call(architecture, boundary, monkeyp
         parts = [model.score_positions(corpus, first, min(first + 40, 150), team) for first in range(0, 150, 40)]
         np.testing.assert_allclose(np.concatenate([part[0] for part in parts]), scores, atol=1e-5)
         np.testing.assert_allclose(np.concatenate([part[1] for part in parts]), log_z, atol=1e-5)
-        bare, zeros = model.score_positions(corpus, 30, 90, team, normalised=False)
+        bare, zeros = model.score_positions(corpus, 30, 90, team, mode="unnormalised")
         np.testing.assert_allclose(bare, scores[30:90], atol=1e-5)
         assert not zeros.any()
     for position in (0, 1, 5, 30):  # in the first block, whose history is complete for an LSTM

@@ -10,13 +10,16 @@ import pytest
 from safetensors.numpy import load_file
 from tests.helpers import model_bytes
 
+from ncelm.distributed.collective import SingleProcess
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
 from ncelm.io.metrics import Metrics
 from ncelm.language_model import LanguageModel, load_scorer
 from ncelm.models.lsa import train_lsa
 from ncelm.text.prepare import prepare
-from ncelm.training.loop import train
+from ncelm.training.loop import configure, train
+from ncelm.training.setup import Setup
+from ncelm.training.start import restore
 
 SMALL = {"context": 2, "dim": 8, "noise_samples": 5, "batch_size": 100}
 
@@ -129,15 +132,35 @@ def test_missing_files_are_errors(store, tmp_path, name):
         train(store, tmp_path / "run", epochs=3, resume=True, **SMALL)
 
 
-def test_a_run_of_several_workers_needs_as_many_to_resume_within_an_epoch(store, tmp_path, monkeypatch):
+@pytest.mark.parametrize("workers", [2, 5])
+def test_another_number_of_workers_continues_at_the_same_fraction_of_an_epoch(store, tmp_path, monkeypatch, workers):
     monkeypatch.setattr("ncelm.training.engine.MOST_PLANNED", 3)
     stopped_run(store, tmp_path / "run")
     arrays = load_file(tmp_path / "run" / run.CHECKPOINT)
     header = array_files.read_header(tmp_path / "run" / run.CHECKPOINT)
-    assert header["state"]["step"] > 0
-    header["state"]["workers"] = 2
+    config = configure(store, tmp_path / "run", epochs=3, **SMALL).config
+    former = Setup.create(store, tmp_path / "run", config, (), SingleProcess())
+    steps = former.steps_per_epoch_of(workers)
+    header["state"] |= {"workers": workers, "step": steps // 2, "loss_sum": 1000.0}
     array_files.write_arrays(tmp_path / "run" / run.CHECKPOINT, arrays, header)
-    with pytest.raises(NcelmError, match="stopped by 2 workers within an epoch: resume it with as many"):
+    restored = restore(former)
+    assert restored.state.workers == 1
+    fraction = restored.state.step / former.steps_per_epoch
+    assert fraction == pytest.approx(0.5, abs=1.5 / min(steps, former.steps_per_epoch))
+    words = restored.state.step * former.step_words
+    assert restored.state.loss_sum / words == pytest.approx(1000.0 / (steps // 2 / steps * former.tokens), rel=0.01)
+    result = train(store, tmp_path / "run", epochs=3, resume=True, **SMALL)
+    assert result["epoch"] == 3
+
+
+@pytest.mark.parametrize("workers", [0, 10**9])
+def test_an_impossible_number_of_workers_is_an_error(store, tmp_path, workers):
+    stopped_run(store, tmp_path / "run")
+    arrays = load_file(tmp_path / "run" / run.CHECKPOINT)
+    header = array_files.read_header(tmp_path / "run" / run.CHECKPOINT)
+    header["state"]["workers"] = workers
+    array_files.write_arrays(tmp_path / "run" / run.CHECKPOINT, arrays, header)
+    with pytest.raises(NcelmError, match="is not a checkpoint"):
         train(store, tmp_path / "run", epochs=3, resume=True, **SMALL)
 
 

@@ -71,3 +71,9 @@ def run(arguments: argparse.Namespace) -> None:
         f"{what}: {kind} {result.perplexity:.2f} over {result.tokens:,} tokens (including {result.sentences:,} "
         f"sentence ends and {result.unknown:,} unknown words){log_z}"
     )
+    if result.bits_per_byte is not None:
+        spelled = " (without the spelling of unknown words)" if result.unknown else ""
+        print(
+            f"  per word {result.word_perplexity:.2f} over {result.words:,} words; {result.bits_per_byte:.4f} bits per "
+            f"byte over {result.bytes:,} bytes{spelled}"
+        )

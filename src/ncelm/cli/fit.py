@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ncelm.cli.parser import number, whole_number
-from ncelm.cli.ui import add_json, add_out, add_threads, announce_compilation, print_json
+from ncelm.cli.ui import add_json, add_out, add_threads, add_tokenizer, announce_compilation, print_json
 from ncelm.errors import NcelmError
 
 
@@ -53,6 +53,7 @@ examples:
         action=argparse.BooleanOptionalAction,
         help="Convert words to lower case [default: prose is converted, tokenized text is not].",
     )
+    add_tokenizer(text)
     text.add_argument(
         "--min-count",
         type=whole_number,

@@ -128,13 +128,13 @@ def _stream(lm: "LanguageModel", arguments: argparse.Namespace, sampling: dict[s
         allow_unknown=arguments.allow_unknown,
         **sampling,
     )
-    if not arguments.json and arguments.prompt:
-        print(arguments.prompt, end=" ", flush=True)
-    for word in words:
-        if arguments.json:
+    if arguments.json:
+        for word in words:
             print(json.dumps({"word": word.word, "log_probability": word.log_probability}), flush=True)
-        elif word.word != "</s>":
-            print(word.word, end=" ", flush=True)
-    if not arguments.json:
+    else:
+        print(arguments.prompt, end="", flush=True)
+        drawn = (word.word for word in words if word.word != "</s>")
+        for text in lm.text.spelled(drawn, lm.text.words(arguments.prompt)):
+            print(text, end="", flush=True)
         print()
     sys.stdout.flush()

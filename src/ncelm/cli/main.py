@@ -25,12 +25,14 @@ COMMANDS = {
         "ngram": "train n-gram models; read and write ARPA files",
         "lsa": "train word vectors by latent semantic analysis",
         "pmi": "make a co-occurrence index for sentence completion",
+        "normalizer": "fit the estimate that fast scores need",
         "mix": "interpolate language models linearly",
         "blend": "combine models of any kind for sentence completion",
     },
     "use models": {
         "evaluate": "measure the perplexity of a text",
         "score": "print log-probabilities of sentences",
+        "filter": "add perplexities to documents; keep or split by percentile",
         "complete": "fill the gap in sentences",
         "generate": "write random or likely sentences",
         "serve": "answer requests over HTTP; an interactive page",
@@ -42,6 +44,7 @@ COMMANDS = {
         "reproduce": "train the rows of a table of the paper and compare",
         "demo": "train and compare two models on a small text",
         "compile": "compile the kernels ahead of time",
+        "doctor": "check the machines of a cluster before training",
     },
 }
 NAMES = [name for group in COMMANDS.values() for name in group]
@@ -113,14 +116,15 @@ def _module_of(name: str) -> Any:
 
 
 def _help() -> str:
-    """Return the text of `ncelm --help`: all commands, on one screen."""
+    """Return the text of `ncelm --help`: all commands, on one screen of 24 lines. The last group has no summaries."""
     lines = [
         "Neural language models that train in minutes on a CPU.",
         "usage: ncelm COMMAND [options]   `ncelm COMMAND --help` describes the command",
     ]
-    for group, commands in COMMANDS.items():
+    *groups, (last, others) = COMMANDS.items()
+    for group, commands in groups:
         lines += [f"{group}:", *(f"  {name:11}{summary}" for name, summary in commands.items())]
-    return "\n".join(lines)
+    return "\n".join([*lines, f"{last}:", f"  {'  '.join(others)}"])
 
 
 def _stopped(error: KeyboardInterrupt, message: str) -> int:

@@ -119,6 +119,19 @@ sections, numbers, and that the prefix of every n-gram is present. If it has no
         action="store_true",
         help="Convert text to lower case before it is scored. Without --like, words are separated by blanks.",
     )
+    parser.add_argument(
+        "--tokenizer",
+        type=Path,
+        metavar="FILE",
+        help="The words of the ARPA file are pieces of this tokenizer: a tokenizer.json of Hugging Face, or a "
+        "SentencePiece model.",
+    )
+    parser.add_argument(
+        "--normalize",
+        choices=("none", "ccnet"),
+        default="none",
+        help="Normalise text before it is scored, as in CCNet.",
+    )
     add_json(parser)
 
 
@@ -172,7 +185,14 @@ def _to_arpa(arguments: argparse.Namespace) -> None:
 def _from_arpa(arguments: argparse.Namespace) -> None:
     from ncelm.arpa import import_arpa
 
-    lm = import_arpa(arguments.file, arguments.out, arguments.like, arguments.lowercase)
+    lm = import_arpa(
+        arguments.file,
+        arguments.out,
+        arguments.like,
+        arguments.lowercase,
+        tokenizer=arguments.tokenizer,
+        normalize=arguments.normalize,
+    )
     counts = _ngram_counts(lm)
     if arguments.json:
         print_json({"run": str(arguments.out), "vocabulary": len(lm.vocabulary), "ngrams": counts})

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from ncelm.cli.parser import whole_number
-from ncelm.cli.ui import add_json, add_out, parse_shard, print_json, warn
+from ncelm.cli.ui import add_json, add_out, add_tokenizer, parse_shard, print_json, warn
 from ncelm.errors import NcelmError
 from ncelm.progress import progress_bar, show
 
@@ -26,11 +26,12 @@ Tokenized text has one sentence per line and blanks between words: give it
 with --train, --valid and --test. Blank lines are skipped.
 
 Files are plain text or, with --column, tables: JSON lines, Parquet, CSV or
-TSV. All but Parquet may be compressed (.gz, .zst)."""
+TSV. All but Parquet may be compressed (.gz, .xz, .zst)."""
     parser.epilog = """\
 examples:
   ncelm prepare texts/ --out store --lowercase --min-count 5 --punkt train
   ncelm prepare pages.jsonl --column text --out store --punkt train
+  ncelm prepare texts/ --out store --tokenizer train:bpe:32000
   ncelm prepare --train train.txt --valid valid.txt --test test.txt --out store
   ncelm prepare works.tar.xz --gutenberg --out store --lowercase --min-count 5"""
     parser.add_argument(
@@ -38,6 +39,7 @@ examples:
     )
     add_out(parser, "STORE")
     parser.add_argument("--lowercase", action="store_true", help="Convert words to lower case.")
+    add_tokenizer(parser)
     parser.add_argument(
         "--min-count",
         type=whole_number,
@@ -150,7 +152,8 @@ def run(arguments: argparse.Namespace) -> None:
             "files": arguments.files or None,
             "progress": show(bar),
             **{name: getattr(arguments, name) for name in
-               ("out", "train", "valid", "test", "column", "blank_lines", "boundary", "lowercase", "punkt", "encoding",
+               ("out", "train", "valid", "test", "column", "blank_lines", "boundary", "lowercase", "tokenizer",
+                "normalize", "punkt", "encoding",
                 "gutenberg", "skip_broken", "workers")},
         }  # fmt: skip
         if arguments.shard:
@@ -170,6 +173,7 @@ def run(arguments: argparse.Namespace) -> None:
         return
     splits = {
         name: {"tokens": split.tokens, "sentences": split.n_sentences, "unknown": split.unknown}
+        | (split.size._asdict() if split.size else {})
         for name, split in store.splits.items()
     }
     works = summary(out) if arguments.gutenberg else None
@@ -188,12 +192,13 @@ def run(arguments: argparse.Namespace) -> None:
             f"{works['works']:,} works, {works['without_header']} without a known header, "
             f"{works['without_footer']} without a known footer, {works['skipped']} skipped: see {out / REPORT}"
         )
-    if not splits["train"]["unknown"]:
+    if not splits["train"]["unknown"] and not store.text.pieces:
         warn(
             "the training text contains no unknown words, so a model cannot learn the probability of unknown words: "
             "consider --min-count 2"
         )
-    print(f"{out}: vocabulary of {len(store.vocabulary):,} words, boundary {store.boundary}")
+    unit = "pieces" if store.text.pieces else "words"
+    print(f"{out}: vocabulary of {len(store.vocabulary):,} {unit}, boundary {store.boundary}")
     for name, counts in splits.items():
         unknown = 100 * counts["unknown"] / counts["tokens"]
         print(

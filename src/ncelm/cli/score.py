@@ -16,12 +16,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.usage = "ncelm score RUN [FILE] [options]"
     parser.description = """\
-Print the natural logarithm of the probability of each line, exactly
-normalized and including the end of the sentence. Lines are split into words
-as the training text was. Every line has one result, also an empty line."""
+Print the natural logarithm of the probability of each line, including the end
+of the sentence. Lines are split into words as the training text was. Every
+line has one result, also an empty line.
+
+--mode says how probabilities are normalized:
+  exact         by the sum over the vocabulary
+  fast          by an estimate of it, many times faster; RUN needs a normalizer
+                (`ncelm normalizer`), which has the error of the estimate
+  unnormalised  not at all: fastest, and close to log-probabilities for models
+                trained with NCE; `ncelm evaluate` shows the difference, log Z"""
     parser.epilog = """\
 examples:
   ncelm score run sentences.txt --per-word
+  ncelm score run sentences.txt --mode fast
   echo "a sentence" | ncelm score run"""
     add_run(parser)
     parser.add_argument(
@@ -36,11 +44,19 @@ examples:
         "--per-word", action="store_true", help="Print the log-probability of each word; mark unknown words."
     )
     parser.add_argument("--no-end", action="store_true", help="Leave out the end of the sentence.")
-    parser.add_argument(
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument(
+        "--mode",
+        choices=("exact", "fast", "unnormalised"),
+        default="exact",
+        help="How probabilities are normalized, see above.",
+    )
+    modes.add_argument(
         "--unnormalised",
-        action="store_true",
-        help="Print scores without normalizing them. Much faster, and close to log-probabilities for models trained "
-        "with NCE; `ncelm evaluate` shows the difference as log Z.",
+        dest="mode",
+        action="store_const",
+        const="unnormalised",
+        help="The same as --mode unnormalised.",
     )
     parser.add_argument(
         "--shard",
@@ -69,7 +85,7 @@ def run(arguments: argparse.Namespace) -> None:
     file, encoding = arguments.file, arguments.encoding
     start, stop = shard_range(file, encoding, *parse_shard(arguments.shard)) if arguments.shard else (0, None)
     for lines in read_line_blocks(file, encoding, start=start, stop=stop, keep_blank=True):
-        options = (lines, not arguments.no_end, not arguments.unnormalised)
+        options = (lines, not arguments.no_end, arguments.mode)
         if arguments.per_word:
             results = [_words(words, arguments.json) for words in lm.full_scores_of(*options)]
         else:

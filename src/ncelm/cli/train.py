@@ -74,6 +74,13 @@ SIGTERM or by a power failure, continues with --resume, to the same result."""
         help="Time between checkpoints within an epoch. Each epoch ends with a checkpoint, too.",
     )
     parser.add_argument(
+        "--peer-timeout",
+        type=number,
+        default=60.0,
+        metavar="X",
+        help="With torchrun: seconds after which a worker that does not answer ends training on all machines.",
+    )
+    parser.add_argument(
         "--track",
         action="extend",
         type=lambda names: names.split(","),
@@ -157,6 +164,7 @@ def _recipe_lines(recipes: dict[str, Any]) -> list[str]:
 def run(arguments: argparse.Namespace) -> None:
     """Train and print the result."""
     from ncelm.io.machine import rank
+    from ncelm.models.normalizer import read_error
     from ncelm.text.store import TokenStore
     from ncelm.training.loop import train
     from ncelm.training.options import OPTIONS
@@ -172,15 +180,17 @@ def run(arguments: argparse.Namespace) -> None:
         threads=arguments.threads,
         resume=arguments.resume,
         checkpoint_minutes=arguments.checkpoint_minutes,
+        peer_timeout=arguments.peer_timeout,
         track=arguments.track or (),
         **given,
     )
     if rank() > 0:  # the first of several processes prints the result
         return
+    fast = read_error(arguments.out)
     if arguments.json:
-        print_json({"run": str(arguments.out), **result})
+        print_json({"run": str(arguments.out), **result, **({"normalizer_error": fast.as_dict()} if fast else {})})
     else:
-        print(f"{arguments.out}: {_summary(arguments.out, result)}")
+        print(f"{arguments.out}: {_summary(arguments.out, result)}{f'; error of fast scores {fast}' if fast else ''}")
 
 
 def _summary(out: Path, result: dict[str, Any]) -> str:

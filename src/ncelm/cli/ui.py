@@ -46,6 +46,22 @@ def add_action(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("train",), metavar="train", help="The action; there is no other.")
 
 
+def add_tokenizer(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    """Add --tokenizer and --normalize, which determine how text becomes tokens."""
+    parser.add_argument(
+        "--tokenizer",
+        metavar="FILE",
+        help="Subwords in place of words: a tokenizer.json of Hugging Face, a SentencePiece model, or train:bpe:32000 "
+        "or train:unigram:32000 to train one on the text. Models contain it.",
+    )
+    parser.add_argument(
+        "--normalize",
+        choices=("none", "ccnet"),
+        default="none",
+        help="ccnet: lower case, digits become 0, no accents, ASCII punctuation, as in CCNet.",
+    )
+
+
 def add_table(parser: argparse.ArgumentParser) -> None:
     """Add --table, which of two sets of word vectors is used."""
     parser.add_argument(

@@ -4,10 +4,12 @@
 if torchrun started the process. PyTorch is imported in the second case only.
 """
 
+import json
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from ncelm.errors import NcelmError
 from ncelm.io.machine import rank as rank  # also for users of this module
 from ncelm.io.machine import started_by_torchrun as started_by_torchrun
 
@@ -15,6 +17,8 @@ if TYPE_CHECKING:  # the command line imports this module before NumPy is needed
     import numpy as np
 
     from ncelm.text.store import TokenStore
+
+PEER_TIMEOUT = 60.0  # seconds
 
 Arrays = dict[str, "np.ndarray"]
 OptimizerState = dict[str, Arrays]  # by the name of the statistic ("accumulator"), then by the name of the parameter
@@ -28,8 +32,8 @@ class Collective(Protocol):
     reduce_interval: int  # calls of the engine between two all-reduces of the losses
     reduce_delay: int  # all-reduces that may be in flight while training continues
 
-    def check_equal(self, values: dict[str, str]) -> None:
-        """Raise `NcelmError` on all workers unless each value, by its name, is the same on all of them."""
+    def gather(self, text: str) -> list[str]:
+        """Return the texts of all workers, by rank."""
 
     def shard(self, store: "TokenStore") -> "TokenStore":
         """Return the store with this worker's contiguous part of the training split."""
@@ -58,8 +62,11 @@ class Collective(Protocol):
             interval: words of text, of all workers together, between two calls of `synchronize`.
         """
 
-    def synchronize(self, full: bool = False) -> None:
-        """Exchange row deltas; if `full`, make parameters and optimizer state byte-identical on all workers."""
+    def synchronize(self, full: bool = False) -> str | None:
+        """Exchange row deltas; if `full`, make parameters byte-identical on all workers.
+
+        Returns None, or on all workers the reason why nothing was exchanged: a number was not finite.
+        """
 
     @property
     def bytes_sent(self) -> int:
@@ -71,8 +78,9 @@ class SingleProcess:
 
     rank, size, reduce_interval, reduce_delay, bytes_sent = 0, 1, 1, 0, 0
 
-    def check_equal(self, values: dict[str, str]) -> None:
-        """Do nothing."""
+    def gather(self, text: str) -> list[str]:
+        """Return a list of the text."""
+        return [text]
 
     def shard(self, store: "TokenStore") -> "TokenStore":
         """Return the whole store."""
@@ -98,8 +106,9 @@ class SingleProcess:
     ) -> None:
         """Do nothing."""
 
-    def synchronize(self, full: bool = False) -> None:
+    def synchronize(self, full: bool = False) -> str | None:
         """Do nothing."""
+        return None
 
 
 def local_world_size() -> int:
@@ -107,15 +116,26 @@ def local_world_size() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if started_by_torchrun() else 1
 
 
-def restarted() -> bool:
-    """Return whether torchrun restarted the workers after one of them failed."""
-    return started_by_torchrun() and int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+def current(peer_timeout: float = PEER_TIMEOUT) -> Collective:
+    """Return the collective of this process. Under torchrun this waits until all workers have joined.
 
-
-def current() -> Collective:
-    """Return the collective of this process. Under torchrun this waits until all workers have joined."""
+    A worker that another one does not hear from for `peer_timeout` seconds ends the group.
+    """
     if not started_by_torchrun():
         return SingleProcess()
     from ncelm.distributed.process_group import ProcessGroup
 
-    return ProcessGroup.join()
+    return ProcessGroup.join(peer_timeout)
+
+
+def check_equal(group: Collective, values: dict[str, object]) -> None:
+    """Raise `NcelmError` on all workers unless each value, by its name, is the same on all of them."""
+    own = json.dumps({name: str(value) for name, value in values.items()})
+    texts = [json.loads(text) for text in group.gather(own)]
+    for name, first in texts[0].items():
+        for worker, other in enumerate(texts):
+            if other.get(name) != first:
+                raise NcelmError(
+                    f"worker {worker} has {name} {str(other.get(name))[:60]}, and worker 0 has {first[:60]}: start all "
+                    f"workers with the same {name}"
+                )

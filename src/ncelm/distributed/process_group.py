@@ -1,7 +1,9 @@
 """Collectives over `torch.distributed` (gloo) between the workers that torchrun started, on one machine or several."""
 
 import atexit
-import hashlib
+import json
+import os
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -13,15 +15,18 @@ from typing import Self
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
-from ncelm.distributed.row_deltas import RowDeltaExchange, RowDeltas
+from ncelm.distributed import network
+from ncelm.distributed.heartbeat import Heartbeat
+from ncelm.distributed.row_exchange import RowExchange
 from ncelm.errors import NcelmError
 from ncelm.text.store import Split, TokenStore
 
 # Of a collective: the other workers wait while rank 0 validates or writes a checkpoint. A worker that died closes its
-# connections and is detected at once.
+# connections and is detected at once; one that is silent is detected by `Heartbeat`.
 TIMEOUT = timedelta(minutes=30)
 
 
@@ -61,6 +66,22 @@ def _unique_prefix(store: Store, rank: int, size: int) -> str:
     raise NcelmError(f"worker 0 did not join within {TIMEOUT}: check that torchrun was started on its machine too")
 
 
+def _choose_interface(store: Store, rank: int, size: int) -> None:
+    """Set the network interface of gloo if workers are on several machines and the user has not set it.
+
+    gloo listens on the address that the host name resolves to. On Debian this is 127.0.1.1, which other machines cannot
+    connect to.
+    """
+    own = network.addresses()
+    store.set(f"addresses/{rank}", json.dumps(sorted(own)))
+    everywhere = [json.loads(store.get(f"addresses/{other}")) for other in range(size)]  # waits for each
+    peers = [address for each in everywhere if each != sorted(own) for address in each]
+    if peers and "GLOO_SOCKET_IFNAME" not in os.environ:
+        interface = network.interface_towards(peers)
+        if interface is not None:
+            os.environ["GLOO_SOCKET_IFNAME"] = interface
+
+
 class ProcessGroup:
     """The collective of the workers that torchrun started. See `ncelm.distributed.collective.Collective`."""
 
@@ -68,31 +89,36 @@ class ProcessGroup:
 
     def __init__(self, rank: int, size: int) -> None:
         self.rank, self.size, self.bytes_sent = rank, size, 0
-        self._exchange: RowDeltaExchange | None = None
+        self._exchange: RowExchange | None = None
 
     @classmethod
-    def join(cls) -> Self:
-        """Return the group of all workers, after all have joined. The environment names the meeting point."""
+    def join(cls, peer_timeout: float) -> Self:
+        """Return the group of all workers, after all have joined. The environment names the meeting point.
+
+        The first call sets the time after which a silent worker ends the group, in seconds.
+        """
         if not dist.is_initialized():
             with _one_line_errors():
                 store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
-                own_store = PrefixStore(_unique_prefix(store, rank, size), store)
+                prefix = _unique_prefix(store, rank, size)
+                own_store = PrefixStore(prefix, store)
+                _choose_interface(own_store, rank, size)
                 dist.init_process_group("gloo", store=own_store, rank=rank, world_size=size, timeout=TIMEOUT)
-            atexit.register(dist.destroy_process_group)
+                atexit.register(dist.destroy_process_group)
+                hosts = cls(rank, size).gather(socket.gethostname())
+                answer = timedelta(seconds=max(peer_timeout / 3, 1.0))
+                host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+                watched = TCPStore(host, port, is_master=False, timeout=answer, wait_for_workers=False)
+                heartbeat = Heartbeat(watched, prefix, rank, hosts, peer_timeout)
+                heartbeat.start()
+                atexit.register(heartbeat.close)
+                dist.barrier()  # all have set their counters
         return cls(dist.get_rank(), dist.get_world_size())
 
-    def check_equal(self, values: dict[str, str]) -> None:
-        """Raise `NcelmError` on all workers unless each value, by its name, is the same on all of them."""
-        for name, value in values.items():
-            digest = torch.from_numpy(np.frombuffer(hashlib.sha256(value.encode()).digest(), np.uint8).copy())
-            digests = [torch.empty_like(digest) for _ in range(self.size)]
-            with _one_line_errors():
-                dist.all_gather(digests, digest)
-            for rank, other in enumerate(digests):
-                if not torch.equal(other, digests[0]):
-                    raise NcelmError(
-                        f"worker {rank} has a different {name} than worker 0: start all workers with the same {name}"
-                    )
+    def gather(self, text: str) -> list[str]:
+        """Return the texts of all workers, by rank."""
+        message = np.frombuffer(text.encode(), np.uint8)
+        return [received.tobytes().decode() for received in self._all_to_all([message] * self.size)]
 
     def shard(self, store: TokenStore) -> TokenStore:
         """Return the store with this worker's part of the training split; the last `size` - 1 words may be unused."""
@@ -148,37 +174,30 @@ class ProcessGroup:
         counts: np.ndarray,
         interval: int,
     ) -> None:
-        """Set the arrays that `synchronize` works on. See `RowDeltaExchange` for the arguments."""
-        self._exchange = RowDeltaExchange(parameters, optimizer_state, counts, interval, self.size)
+        """Set the arrays that `synchronize` works on. See `RowExchange` for the arguments."""
+        self._exchange = RowExchange(parameters, optimizer_state, counts, interval, self.rank, self.size)
 
-    def synchronize(self, full: bool = False) -> None:
-        """Exchange row deltas; if `full`, make parameters and optimizer state byte-identical on all workers."""
+    def synchronize(self, full: bool = False) -> str | None:
+        """Exchange row deltas; if `full`, make parameters byte-identical on all workers.
+
+        Returns None, or on all workers the reason why nothing was exchanged: a number was not finite.
+        """
         if self._exchange is None:
             raise ValueError("call register before synchronize")
-        if full:
-            for table in self._exchange.tables:
-                self._synchronize_table(table)
-            return
-        message, gathered = self._exchange.pack(), self._exchange.gathered()
+        result = self._exchange.combine(self._all_to_all(self._exchange.pack(full)))
+        sender = self._exchange.apply(self._all_to_all([result] * self.size), full)
+        return None if sender is None else f"worker {sender} has parameters that are not finite"
+
+    def _all_to_all(self, messages: list[np.ndarray]) -> list[np.ndarray]:
+        """Send each worker its message, uint8 of any size; return the messages of all workers, by rank."""
+        sizes = np.array([message.size for message in messages])
+        received_sizes = np.empty_like(sizes)
+        sent = np.concatenate(messages)
         with _one_line_errors():
-            dist.all_gather_single(torch.from_numpy(gathered), torch.from_numpy(message))
-        self.bytes_sent += message.size * (self.size - 1)
-        self._exchange.apply(gathered, self.rank)
-
-    def _synchronize_table(self, table: RowDeltas) -> None:
-        """Reduce the residuals, not quantised, to rank 0, and broadcast its result."""
-        residual, own_growth = table.residual(), table.residual_growth()
-        growth = own_growth.copy()
-        self._reduce(residual)
-        self._reduce(growth)
-        if self.rank == 0:
-            table.add_residuals(residual, growth - own_growth)
-        self.broadcast_arrays(table.arrays())
-        table.mark_synced()
-
-    def _reduce(self, array: np.ndarray) -> None:
-        """Replace the array of rank 0 by the sum over all workers; those of the others become undefined."""
-        if array.size:
-            with _one_line_errors():
-                dist.reduce(torch.from_numpy(array), 0)
-            self.bytes_sent += array.nbytes if self.rank > 0 else 0
+            dist.all_to_all_single(torch.from_numpy(received_sizes), torch.from_numpy(sizes))
+            received = np.empty(received_sizes.sum(), np.uint8)
+            dist.all_to_all_single(
+                torch.from_numpy(received), torch.from_numpy(sent), received_sizes.tolist(), sizes.tolist()
+            )
+        self.bytes_sent += sent.size - messages[self.rank].size + 8 * (self.size - 1)
+        return np.split(received, np.cumsum(received_sizes)[:-1])

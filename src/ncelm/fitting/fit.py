@@ -41,6 +41,7 @@ from ncelm.models.ngram.estimate import train_ngram
 from ncelm.progress import check_progress, shown
 from ncelm.report import write_report
 from ncelm.text.archives import REPORT
+from ncelm.text.pieces import FILES
 from ncelm.text.prepare import MAX_WORKERS, Paths, Strings, prepare
 from ncelm.text.sentences import SentenceSplitter
 from ncelm.text.store import SPLITS, Boundary, Split, TokenStore, read_settings
@@ -56,7 +57,10 @@ BLOCKS = 100  # of sentences, evenly spaced: the part of a text that an n-gram m
 MEASURED_WORDS = 250  # that are scored to find the time of exact scoring
 IN_MEMORY = ("texts", "train_lines", "valid_lines", "test_lines")
 TEXTS = ("files", "train", "valid", "test", *IN_MEMORY)
-DEFAULTS = {"blank_lines": "skip", "encoding": "utf-8", "gutenberg": False, "skip_broken": False, "seed": 0}
+DEFAULTS = {
+    "blank_lines": "skip", "encoding": "utf-8", "gutenberg": False, "normalize": "none", "skip_broken": False,
+    "seed": 0,
+}  # fmt: skip
 TITLES = {
     "prepare": "preparing the text",
     "ngram": "estimating the n-gram model",
@@ -94,6 +98,8 @@ def fit(
     blank_lines: Literal["skip", "keep"] = "skip",
     boundary: Boundary | None = None,
     lowercase: bool | None = None,
+    tokenizer: Path | str | None = None,
+    normalize: Literal["none", "ccnet"] = "none",
     min_count: int | None = None,
     vocabulary_size: int | None = None,
     valid_sentences: int | None = None,
@@ -121,7 +127,8 @@ def fit(
         resume: continue after the stages that are finished, and training from its last checkpoint; or start if `out`
             does not exist. Arguments that are left out are those of the first call. The text can be left out when it is
             prepared.
-        lowercase: convert words to lower case. By default prose is converted, tokenized text is not.
+        lowercase: convert words to lower case. By default prose is converted, tokenized text and text for a `tokenizer`
+            are not.
         min_count: words with fewer occurrences in the training text become `<unk>`. By default 2 to 10, the more the
             larger the text, or 1 if the text has words `<unk>`.
         valid_sentences: the number of random sentences of the training text that are moved to the validation split.
@@ -161,6 +168,7 @@ def fit(
         "files": files, "texts": texts, "train": train, "valid": valid, "test": test, "train_lines": train_lines,
         "valid_lines": valid_lines, "test_lines": test_lines, "column": column, "blank_lines": blank_lines,
         "boundary": boundary, "lowercase": lowercase, "min_count": min_count, "vocabulary_size": vocabulary_size,
+        "tokenizer": None if tokenizer is None else str(check_path("tokenizer", tokenizer)), "normalize": normalize,
         "valid_sentences": valid_sentences, "test_sentences": test_sentences, "seed": seed, "punkt": punkt,
         "encoding": encoding, "gutenberg": gutenberg, "skip_broken": skip_broken,
     }  # fmt: skip
@@ -387,7 +395,7 @@ class _Fit:
         options = dict(self.text)
         prose = options["files"] is not None or options["texts"] is not None
         if options["lowercase"] is None:
-            options["lowercase"] = prose
+            options["lowercase"] = prose and options["tokenizer"] is None and options["normalize"] == "none"
         if options["min_count"] is None:
             options["min_count"] = "auto"
         if options["punkt"] is None:
@@ -501,7 +509,7 @@ def _english_is_installed() -> bool:
 def _copy_store(path: Path, out: Path) -> None:
     """Copy the files of a token store, which is validated."""
     store = TokenStore.open(path)
-    names = ["store.json", "vocab.txt", "punkt.json", REPORT]
+    names = ["store.json", "vocab.txt", "punkt.json", REPORT, *FILES.values()]
     names += [f"{split}.{suffix}" for split in SPLITS if split in store.splits for suffix in ("ids", "sentences")]
     with atomic_folder(out) as folder:
         for name in names:
@@ -539,7 +547,8 @@ def _describe_text(store: TokenStore, settings: dict[str, Any]) -> str:
     """Return one line about a prepared text, and what was chosen."""
     names = {"train": "for training", "valid": "for validation", "test": "for testing"}
     sizes = ", ".join(f"{split.tokens:,} {names[name]}" for name, split in store.splits.items())
-    parts = [f"words: {sizes}", f"vocabulary of {len(store.vocabulary):,}"]
+    unit = "pieces" if store.text.pieces else "words"
+    parts = [f"{unit}: {sizes}", f"vocabulary of {len(store.vocabulary):,}"]
     used: Any = settings.get("bytes_used")
     all_bytes: Any = settings.get("bytes")
     least: Any = settings.get("min_count")

@@ -2,16 +2,19 @@
 
 import gzip
 import io
+import lzma
 from pathlib import Path
 from typing import IO, Any, cast
 
 from ncelm.errors import MissingExtraError, NcelmError
 
-SUFFIXES = (".gz", ".zst")
+SUFFIXES = (".gz", ".xz", ".zst")
 MAX_RATIO = 250  # decompressed to compressed bytes; text has 3 to 20
 FREE_BYTES = 1 << 30  # decompressed bytes to which the limit does not apply
 # Compressed bytes that zstd decompresses at a time. A block of 4 bytes can become 128 KiB, so this is at most 32 MiB.
 _ZSTD_BYTES = 1 << 10
+_XZ_BYTES = 1 << 16
+_XZ_MEMORY = 1 << 28  # of the decompressor; xz -9 needs 65 MiB
 
 
 class ExpansionLimit:
@@ -33,7 +36,7 @@ class ExpansionLimit:
 class _LimitedReader(io.RawIOBase):
     """A decompressed file that counts what it returns."""
 
-    def __init__(self, file: "gzip.GzipFile | _ZstdReader", limit: ExpansionLimit) -> None:
+    def __init__(self, file: "gzip.GzipFile | _XzReader | _ZstdReader", limit: ExpansionLimit) -> None:
         self._file, self._expansion = file, limit
 
     def readable(self) -> bool:
@@ -43,6 +46,39 @@ class _LimitedReader(io.RawIOBase):
         count = self._file.readinto(buffer)
         self._expansion.add(count)
         return count
+
+
+class _XzReader:
+    """The decompressed content of an xz file, which may have several streams, in bounded memory."""
+
+    def __init__(self, raw: IO[bytes], path: Path | str) -> None:
+        self._raw, self._path = raw, path
+        self._stream: lzma.LZMADecompressor | None = None  # that is not finished
+        self._compressed = b""  # read, and not yet decompressed
+
+    def readinto(self, buffer: memoryview) -> int:
+        """Write decompressed bytes to `buffer` and return their number, 0 at the end of the file."""
+        while True:
+            needs = self._stream is None or self._stream.needs_input
+            if needs and not self._compressed:
+                self._compressed = self._raw.read(_XZ_BYTES)
+                if not self._compressed.strip(b"\0") and self._stream is None:  # padding, or the end of the file
+                    if not self._compressed:
+                        return 0
+                    self._compressed = b""
+                    continue
+                if not self._compressed:
+                    raise EOFError
+            if self._stream is None:
+                self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY)
+                self._compressed = self._compressed.lstrip(b"\0")
+            content = self._stream.decompress(self._compressed, len(buffer))
+            self._compressed = b""
+            if self._stream.eof:
+                self._compressed, self._stream = self._stream.unused_data.lstrip(b"\0"), None
+            if content:
+                buffer[: len(content)] = content
+                return len(content)
 
 
 class _ZstdReader:
@@ -94,9 +130,12 @@ class _ZstdReader:
 
 
 def open_compressed(raw: IO[bytes], path: Path | str, compressed: int) -> IO[bytes]:
-    """Return the content of an open file of `compressed` bytes, decompressed if its name ends with .gz or .zst."""
+    """Return the content of an open file of `compressed` bytes, decompressed if its name ends with .gz, .xz or .zst."""
     if str(path).endswith(".gz"):
         return open_gzip(raw, path, compressed)
+    if str(path).endswith(".xz"):
+        limited = _LimitedReader(_XzReader(raw, path), ExpansionLimit(path, compressed))
+        return cast(IO[bytes], io.BufferedReader(limited, 1 << 20))
     return open_zstd(raw, path, compressed) if str(path).endswith(".zst") else raw
 
 

@@ -3,6 +3,7 @@
     config.json               kind of model, token store, options
     vocab.txt                 words and their training counts
     model.safetensors         parameters; the best so far if the model is trained by epochs; absent for a mixture
+    normalizer.safetensors    fast estimates of the log-normalizers, see ncelm.models.normalizer
     checkpoint.safetensors    `train`: the state to resume from: parameters, optimizer, position in the corpus
     metrics.jsonl             `train`: one record per epoch
     train.lock                exists while a process trains the model
@@ -30,6 +31,7 @@ Kind = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy", "ngram
 CONFIG = "config.json"
 VOCABULARY = "vocab.txt"
 MODEL = "model.safetensors"
+NORMALIZER = "normalizer.safetensors"
 CHECKPOINT = "checkpoint.safetensors"
 METRICS = "metrics.jsonl"
 LOCK = "train.lock"

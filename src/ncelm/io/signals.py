@@ -8,6 +8,7 @@ from typing import Any
 
 from ncelm.errors import Terminated
 
+TERMINATED = 1e6  # weight of SIGTERM, more than that of Ctrl-C in all processes of a group
 SIGNALS = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
@@ -26,6 +27,18 @@ class StopRequest:
     def is_set(self) -> bool:
         """Return whether a signal has arrived."""
         return self.number is not None
+
+    @property
+    def weight(self) -> float:
+        """A number that can be summed over processes: 0 without a request, 1 for Ctrl-C, `TERMINATED` for SIGTERM."""
+        return 0.0 if self.number is None else TERMINATED if self.number == signal.SIGTERM else 1.0
+
+    def add(self, weight: float) -> None:
+        """Take over the requests of other processes, given the sum of their weights."""
+        if weight >= TERMINATED:
+            self.number = signal.SIGTERM
+        elif weight and self.number is None:
+            self.number = signal.SIGINT
 
     def handle(self, number: int, frame: Any) -> None:
         """Remember a signal, and raise an exception where that is allowed."""

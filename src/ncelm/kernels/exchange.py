@@ -1,13 +1,12 @@
-"""Compiled loops of `ncelm.distributed.row_deltas`: selection, int8 quantisation and application of row deltas.
+"""Compiled loops of `ncelm.distributed.row_exchange`: selection, int8 quantisation, sums and application of row deltas.
 
-The delta of a row is its change since the last exchange. It is sent as one signed byte per number and one float32 scale
-per row. The quantisation error stays in the row and is part of its next delta (error feedback). Of Adagrad's
-accumulator only the growth of the row mean is sent.
+A delta is one signed byte per number and one float32 scale per row. The quantisation error stays with its sender and is
+part of its next delta (error feedback). Of Adagrad's accumulator only the growth of the row mean is sent.
 """
 
 import numpy as np
 
-from ncelm.kernels.compile import kernel
+from ncelm.kernels.compile import inline, kernel
 
 # x + ROUNDING has the integer nearest to x in its lowest bits: 1.5 · 2²³. Reassociation would cancel the constant, so
 # functions that use it are compiled without fast-math.
@@ -15,6 +14,7 @@ ROUNDING = np.float32(12582912.0)
 INT8_MAX = np.float32(127.0)
 _INFINITY_BITS = np.uint32(0x7F800000)  # NaNs have larger bit patterns
 _MAGNITUDE_BITS = np.uint32(0x7FFFFFFF)
+_LEAST_SHARE = np.float32(1e-6)  # of a row mean: below it, a worker's own accumulator has no information
 
 
 @kernel
@@ -23,7 +23,7 @@ def select_changed_rows(values, synced, queue, start, max_examined, columns, tol
 
     values, synced (all rows, width). The rows in `queue` are examined cyclically from position `start`, until `rows` is
     full or `max_examined` rows were examined. A row has changed if one of its first `columns` numbers differs by more
-    than `tolerance` times the largest magnitude among them. NaN counts as a change.
+    than `tolerance` times the largest magnitude among them. NaN and infinity count as changes.
     """
     found = 0
     for _ in range(min(max_examined, queue.size)):
@@ -37,46 +37,113 @@ def select_changed_rows(values, synced, queue, start, max_examined, columns, tol
             largest = max(largest, abs(value_row[column]))
         for column in range(value_row.size):
             same &= abs(value_row[column] - synced_row[column]) <= tolerance * largest
-        if not same:
+        if not (same and largest < np.inf):
             rows[found] = row
             found += 1
     return start, found
 
 
-@kernel(fastmath=False)
-def quantize_deltas(values, synced, rows, scales, quantized):
-    """Write the deltas of these rows: quantized (len(rows), width), int8 in uint8 memory, and scales (len(rows),).
+@inline(fastmath=False)
+def _quantize(delta, one, out):
+    """Write a row as int8 in uint8 memory; return its scale, NaN if a number is not finite.
 
-    The dequantised deltas are added to `synced`; what remains of values − synced is the quantisation error. A delta
-    that is not finite has the scale NaN.
+    `delta` (width,) becomes the quantised numbers plus `ROUNDING`. `one` (1,) is scratch.
     """
-    delta = np.empty(values.shape[1], np.float32)
-    one = np.empty(1, np.float32)
-    bits, one_bits = delta.view(np.uint32), one.view(np.uint32)
+    bits = delta.view(np.uint32)
+    largest = np.uint32(0)  # magnitudes of floats are ordered as their bit patterns
+    for column in range(delta.size):
+        largest = max(largest, np.uint32(bits[column] & _MAGNITUDE_BITS))
+    if largest >= _INFINITY_BITS:
+        return np.float32(np.nan)
+    one.view(np.uint32)[0] = largest
+    size = one[0]
+    to_int8 = INT8_MAX / size if size > np.float32(1e-30) else np.float32(0.0)
+    for column in range(delta.size):
+        delta[column] = delta[column] * to_int8 + ROUNDING
+    for column in range(delta.size):
+        out[column] = np.uint8(bits[column])
+    return size / INT8_MAX
+
+
+@kernel(fastmath=False)
+def quantize_changes(values, synced, rows, scales, quantized):
+    """Write values − synced of these rows, and subtract what was written from `values`.
+
+    scales (len(rows),), quantized (len(rows), width) int8 in uint8 memory. What remains of values − synced is the
+    quantisation error. A row that is not finite has the scale NaN, and is left as it is.
+    """
+    delta, one = np.empty(values.shape[1], np.float32), np.empty(1, np.float32)
     for i in range(rows.size):
-        value_row, synced_row, out = values[rows[i]], synced[rows[i]], quantized[i]
-        largest = np.uint32(0)  # magnitudes of floats are ordered as their bit patterns
+        value_row, synced_row = values[rows[i]], synced[rows[i]]
         for column in range(delta.size):
             delta[column] = value_row[column] - synced_row[column]
-        for column in range(delta.size):
-            largest = max(largest, np.uint32(bits[column] & _MAGNITUDE_BITS))
-        if largest >= _INFINITY_BITS:
-            scales[i] = np.nan
-            continue
-        one_bits[0] = largest
-        size = one[0]
-        scales[i] = size / INT8_MAX
-        to_int8 = INT8_MAX / size if size > np.float32(1e-30) else np.float32(0.0)
-        for column in range(delta.size):
-            delta[column] = delta[column] * to_int8 + ROUNDING
-        for column in range(delta.size):
-            out[column] = np.uint8(bits[column])
-            synced_row[column] += (delta[column] - ROUNDING) * scales[i]
+        scale = _quantize(delta, one, quantized[i])
+        scales[i] = scale
+        if scale >= np.float32(0.0):  # False for NaN
+            for column in range(delta.size):
+                value_row[column] -= (delta[column] - ROUNDING) * scale
+
+
+@kernel(fastmath=False)
+def quantize_sums(sums, rows, scales, quantized):
+    """Write rows of `sums`, as `quantize_changes`; return whether all are finite. What was written is subtracted."""
+    delta, one, finite = np.empty(sums.shape[1], np.float32), np.empty(1, np.float32), True
+    for i in range(rows.size):
+        sum_row = sums[rows[i]]
+        delta[:] = sum_row
+        scale = _quantize(delta, one, quantized[i])
+        scales[i] = scale
+        if scale >= np.float32(0.0):
+            for column in range(delta.size):
+                sum_row[column] -= (delta[column] - ROUNDING) * scale
+        else:
+            finite = False
+    return finite
+
+
+@kernel(fastmath=False)
+def add_growth(rows, scales, growth, rank, workers, total_growth, touched, found):
+    """Add one worker's growth of accumulators, and append its rows to those that were touched in this exchange.
+
+    The owner of row r is r modulo `workers`; it has the index r // workers in `total_growth` and `touched`, both (owned
+    rows,). total_growth is −1 for rows that were not touched yet. Return the number of rows touched so far, or −1 if
+    the message has a number that is not finite or a row that `rank` does not own.
+    """
+    for i in range(rows.size):
+        row, own = rows[i], rows[i] // workers
+        valid = scales[i] >= np.float32(0.0) and growth[i] >= np.float32(0.0)
+        if not (valid and scales[i] < np.inf and growth[i] < np.inf):
+            return -1
+        if row < 0 or own >= touched.size or row % workers != rank:
+            return -1
+        if total_growth[own] < np.float32(0.0):
+            total_growth[own] = np.float32(0.0)
+            touched[found] = own
+            found += 1
+        total_growth[own] += growth[i]
+    return found
+
+
+@kernel(fastmath=False)
+def add_deltas(rows, scales, growth, quantized, workers, means, total_growth, sums):
+    """Add one worker's deltas, each times (m + g) / (m + G), to `sums` (owned rows, width).
+
+    m is the row mean of the accumulator after the last exchange, in `means` (all rows,), g its growth by this worker
+    and G that by all workers. Without an accumulator all are zero, and the factor is 1.
+    """
+    for i in range(rows.size):
+        own = rows[i] // workers
+        sum_row, deltas, factor = sums[own], quantized[i], scales[i]
+        total = means[rows[i]] + total_growth[own]
+        if total > np.float32(0.0):
+            factor *= (means[rows[i]] + growth[i]) / total
+        for column in range(sum_row.size):
+            sum_row[column] += np.float32(np.int8(deltas[column])) * factor
 
 
 @kernel
 def apply_deltas(values, synced, rows, scales, quantized):
-    """Add the deltas of another worker to both arrays, so that they are not part of this worker's next deltas."""
+    """Add the combined deltas to both arrays, so that they are not part of this worker's next deltas."""
     for i in range(rows.size):
         value_row, synced_row, deltas, scale = values[rows[i]], synced[rows[i]], quantized[i], scales[i]
         for column in range(value_row.size):
@@ -86,24 +153,37 @@ def apply_deltas(values, synced, rows, scales, quantized):
 
 
 @kernel
-def accumulator_growth(accumulator, synced_means, rows, growth):
-    """Write the growth of the row means since the last exchange, (len(rows),): accumulator (all rows, width)."""
+def accumulator_growth(accumulator, sent_means, rows, growth):
+    """Write the growth of the row means since they were sent last, (len(rows),): accumulator (all rows, width)."""
     for i in range(rows.size):
         mean = accumulator[rows[i]].sum() / np.float32(accumulator.shape[1])
-        growth[i] = mean - synced_means[rows[i]]
-        synced_means[rows[i]] = mean
+        growth[i] = max(mean - sent_means[rows[i]], np.float32(0.0))
+        if not mean >= np.float32(0.0):  # NaN is reported, not hidden
+            growth[i] = mean
+        sent_means[rows[i]] = mean
 
 
 @kernel
-def apply_growth(accumulator, synced_means, rows, growth):
-    """Increase the row means by another worker's growth: multiply the row by a factor, or fill a row of zeros."""
+def apply_growth(accumulator, sent_means, synced_means, rows, growth):
+    """Let the row means of accumulators grow as those of all workers together.
+
+    Args:
+        accumulator: of this worker, (all rows, width).
+        sent_means: the row means, of this worker, when it sent them last; (all rows,).
+        synced_means: the row means after the last exchange, the same on all workers.
+        rows: the rows of a message, (n,).
+        growth: growth of their means by all workers together, (n,).
+    """
     for i in range(rows.size):
         row = accumulator[rows[i]]
         mean = row.sum() / np.float32(row.size)
-        if mean > np.float32(0.0):
-            factor = np.float32(1.0) + growth[i] / mean
+        synced_means[rows[i]] += growth[i]
+        unsent = max(mean - sent_means[rows[i]], np.float32(0.0))
+        target = synced_means[rows[i]] + unsent
+        sent_means[rows[i]] = synced_means[rows[i]]
+        if mean > target * _LEAST_SHARE:
+            factor = target / mean
             for column in range(row.size):
                 row[column] *= factor
         else:
-            row[:] = growth[i]
-        synced_means[rows[i]] += growth[i]
+            row[:] = target

@@ -234,6 +234,23 @@ class Contexts(NamedTuple):
     offsets: np.ndarray  # (contexts + 1,) int64: the words of context u are words[offsets[u] : offsets[u + 1]]
 
 
+class WordIndex(NamedTuple):
+    """A hash table of the words of a vocabulary. Its length is a power of two, and at least half of it is empty."""
+
+    slots: np.ndarray  # the id of the word of each slot, −1 if it is empty, (slots,) int32
+    tags: np.ndarray  # half of the hash of this word, (slots,) uint32
+    characters: np.ndarray  # all words in UTF-8, one after the other, (bytes,) uint8
+    offsets: np.ndarray  # the bytes of word w are offsets[w]..offsets[w + 1] - 1, (V + 1,) int64
+    seed: np.uint64  # of the hash function
+
+
+class NormalizerUnits(NamedTuple):
+    """An estimate of log Z(h): log Σ_k exp(a_kᵀ q̂ + b_k) over a few units, see models.normalizer."""
+
+    vectors: np.ndarray  # a_k, (K, d) float32
+    biases: np.ndarray  # b_k, (K,) float32
+
+
 class ScoreScratch(NamedTuple):
     """Buffers for scoring. Those of each thread have a leading thread index; the others are shared by all threads."""
 
@@ -242,7 +259,7 @@ class ScoreScratch(NamedTuple):
     gathered: np.ndarray  # full matrices: (threads, d, LANES) float32
     projected: np.ndarray  # full matrices: (threads, d, LANES) float32
     target: np.ndarray  # (threads, GAP) int64, of which the first is used
-    panels: np.ndarray  # q̂ of all contexts of a call, (panels, d, LANES) float32
+    panels: np.ndarray  # q̂ of all contexts of a call, or of one panel of each thread, (panels, d, LANES) float32
     largest: np.ndarray  # (blocks of the vocabulary, panels, LANES) float32
     total: np.ndarray  # (blocks of the vocabulary, panels, LANES) float32
 

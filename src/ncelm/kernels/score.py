@@ -24,10 +24,10 @@ TABLE_BLOCK = 21 * GROUP  # words that all panels of a work item are multiplied 
 WORD_BLOCK = 4 * TABLE_BLOCK  # words of the vocabulary in one work item
 
 
-def score_scratch(parameters: "Parameters", threads: int, contexts: int) -> ScoreScratch:
-    """Buffers for `score_positions`. `contexts`: the most in a call, or 0 if they are not normalised."""
+def score_scratch(parameters: "Parameters", threads: int, panels: int, words: int) -> ScoreScratch:
+    """Buffers for `score_positions`: `panels` that are kept at a time, and `words` that log Z(h) is a sum over."""
     c, d, full = len(parameters.matrices), parameters.target_vectors.shape[1], parameters.matrices.ndim == 3
-    panels, chunks = -(-contexts // LANES), -(-parameters.biases.size // WORD_BLOCK)
+    chunks = -(-words // WORD_BLOCK)
     columns = d if full else 0
     return ScoreScratch(
         contexts=np.empty((threads, LANES, c), np.int64),
@@ -77,13 +77,14 @@ def clear_unused(panel, used):
 
 
 @kernel
-def score_positions(thread, threads, sync, corpus, parameters, first, contexts, scores, log_z, scratch):
+def score_positions(thread, threads, sync, corpus, parameters, first, contexts, scores, log_z, normalizer, scratch):
     """s(w, h) and log Z(h) = log Σ_w exp s(w, h) of some words of a text, at positions first + contexts.words.
 
     log P(w|h) = s(w, h) − log Z(h) (Eq. 1). q̂ and log Z(h) are computed once for each context. There are three phases:
     q̂ and s(w, h) of panels of contexts; sums over blocks of the vocabulary, each for a block of panels; log Z(h). If
-    log_z is None, only the first is executed, which does not need the other words of the vocabulary. The words of
-    `contexts` are indices of scores and log_z.
+    log_z is None, only the first is executed, which does not need the other words of the vocabulary. If there is a
+    `normalizer`, log Z(h) is estimated from it in the first phase. The words of `contexts` are indices of scores and
+    log_z.
     """
     sync, corpus, parameters, contexts, scores, scratch = borrowed(
         (sync, corpus, parameters, contexts, scores, scratch)
@@ -110,25 +111,65 @@ def score_positions(thread, threads, sync, corpus, parameters, first, contexts, 
                 target[0] = corpus.ids[first + words[i]]
                 score_rows(predicted[e], table, target, scores[words[i] :])  # one at a time: others add up differently
                 scores[words[i]] += biases[target[0]]
-        keep_panel(log_z, predicted[:n], scratch.panels, panel)
+        keep_panel(log_z, normalizer, predicted[:n], scratch.panels, panel)
+        estimate_panel(normalizer, log_z, words, offsets[start : start + n + 1], predicted[:n], scratch, thread)
         panel = take_item(sync, 0)
-    log_normalizers(log_z, threads, sync, words, offsets, panels, table, biases, scratch)
+    sum_over_vocabulary(log_z, normalizer, threads, sync, words, offsets, table, biases, scratch)
+
+
+@kernel
+def log_normalizers(thread, threads, sync, predicted, parameters, contexts, log_z, scratch):
+    """log Z(h) (n,) of contexts given by their q̂ (n, d). The phases are those of `score_positions`."""
+    sync, predicted, parameters, contexts, log_z, scratch = borrowed(
+        (sync, predicted, parameters, contexts, log_z, scratch)
+    )
+    panels = blocks(predicted.shape[0], LANES)
+    panel = take_item(sync, 0)
+    while panel < panels:
+        keep_panel(log_z, None, predicted[panel * LANES : (panel + 1) * LANES], scratch.panels, panel)
+        panel = take_item(sync, 0)
+    table, biases = parameters.target_vectors, parameters.biases
+    sum_over_vocabulary(log_z, None, threads, sync, contexts.words, contexts.offsets, table, biases, scratch)
 
 
 @inline
-def keep_panel(log_z, predicted, panels, panel):
-    """Write q̂ (n, d) into a panel, if there are log-normalizers to be computed from it."""
-    if log_z is not None:
-        clear_unused(panels[panel], predicted.shape[0])
+def keep_panel(log_z, normalizer, predicted, panels, panel):
+    """Write q̂ (n, d) into a panel, if there are sums over the vocabulary to be computed from it."""
+    if log_z is not None and normalizer is None:
+        fill_panel(predicted, panels[panel])
+
+
+@inline
+def fill_panel(predicted, panel):
+    """panel (d, LANES) = q̂ᵀ of up to LANES contexts (n, d)."""
+    clear_unused(panel, predicted.shape[0])
+    for t in range(predicted.shape[1]):
         for e in range(predicted.shape[0]):
-            for t in range(predicted.shape[1]):
-                panels[panel, t, e] = predicted[e, t]
+            panel[t, e] = predicted[e, t]
 
 
 @inline
-def log_normalizers(log_z, threads, sync, words, offsets, panels, table, biases, scratch):
-    """log Z of each context, into the entries of log_z of its words."""
-    if log_z is not None:
+def estimate_panel(normalizer, log_z, words, offsets, predicted, scratch, thread):
+    """log Z of the contexts of one panel, estimated by a log-sum-exp of a few scores, if there is a normalizer."""
+    if normalizer is not None:
+        vectors, biases = borrowed(normalizer)
+        panel, largest, total = scratch.panels[thread], scratch.largest[0, thread], scratch.total[0, thread]
+        fill_panel(predicted, panel)
+        for e in range(LANES):
+            largest[e] = np.float32(LOWEST)
+            total[e] = np.float32(0.0)
+        add_exponentials(vectors, biases, 0, biases.size, panel, largest, total)
+        for e in range(predicted.shape[0]):
+            value = log_sum(scratch.largest, scratch.total, 1, thread, e)
+            for i in range(offsets[e], offsets[e + 1]):
+                log_z[words[i]] = value
+
+
+@inline
+def sum_over_vocabulary(log_z, normalizer, threads, sync, words, offsets, table, biases, scratch):
+    """log Z of each context, into the entries of log_z of its words, unless it is not needed or estimated."""
+    if log_z is not None and normalizer is None:
+        panels = blocks(offsets.size - 1, LANES)
         wait_for_all(sync, 0, threads)
         chunks = blocks(biases.size, WORD_BLOCK)
         item, items = take_item(sync, 1), chunks * blocks(panels, PANEL_BLOCK)

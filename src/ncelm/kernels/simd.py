@@ -59,6 +59,32 @@ def borrowed(typing_context, arrays):
     return arrays(arrays), generate
 
 
+@intrinsic
+def stack_array(typing_context, size):
+    """An array (size,) of int64 on the stack of the kernel that calls this, without initial values.
+
+    The size is a constant. The array is valid until the kernel returns; an `inline` function cannot return it.
+    """
+    if not isinstance(size, types.IntegerLiteral):  # Numba then tries the constant itself
+        return None
+    kind = types.Array(types.int64, 1, "C")
+
+    def generate(context, builder, signature, arguments):
+        number, length = context.get_value_type(types.intp), size.literal_value
+        array = context.make_array(kind)(context, builder)
+        context.populate_array(
+            array,
+            data=cgutils.alloca_once(builder, context.get_data_type(types.int64), size=length),
+            shape=[number(length)],
+            strides=[number(8)],
+            itemsize=number(8),
+            meminfo=None,
+        )
+        return array._getvalue()
+
+    return kind(size), generate
+
+
 def _without_references(context, builder, kind, value):
     if isinstance(kind, types.Array):
         array = context.make_array(kind)(context, builder, value)

@@ -26,6 +26,8 @@ from ncelm.text.store import Split, TokenStore
 from ncelm.text.vocabulary import Vocabulary
 
 Sides = Literal["before", "after", "both"]
+# How scores are normalised: by the sum over the vocabulary, by an estimate of it (models.normalizer), or not at all.
+Mode = Literal["exact", "fast", "unnormalised"]
 Table = Literal["context", "target"]
 
 
@@ -43,14 +45,15 @@ class WordModel(Protocol):
         """
 
     def score_positions(
-        self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
+        self, corpus: records.Corpus, first: int, last: int, team: Team, mode: Mode = "exact"
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return scores s(w, h) and log-normalizers log Z(h) of the words at positions first..last - 1 of a text.
 
         Both are (last - first,); log P(w|h) is their difference. The model determines the size of its context:
-        `corpus.before` is ignored. With normalised=False, log-normalizers that need a sum over the vocabulary are 0.
-        The result of a word does not depend on the other positions of the call nor on the number of threads; that of a
-        PyTorch model does so in the last digits.
+        `corpus.before` is ignored. Log-normalizers that need a sum over the vocabulary are estimated in the mode
+        "fast", which raises `NcelmError` if the model has no estimate, and 0 in the mode "unnormalised". The result of
+        a word does not depend on the other positions of the call nor on the number of threads; that of a PyTorch model
+        does so in the last digits.
         """
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """config.json and vocab.txt of a run directory: the kind of the model, its vocabulary and its text."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +10,7 @@ from ncelm.errors import NcelmError
 from ncelm.io.files import write_json
 from ncelm.io.run import CONFIG, VERSION, VOCABULARY, Kind, damaged_config, read_config, reference, referenced
 from ncelm.text.settings import TextSettings
-from ncelm.text.store import Boundary, TokenStore
+from ncelm.text.store import Boundary, TokenStore, check_pieces
 from ncelm.text.vocabulary import Vocabulary
 
 
@@ -43,36 +43,41 @@ def describe(folder: Path, kind: Kind, origin: Origin, **more: Any) -> dict[str,
         "vocabulary_sha256": origin.vocabulary.file_digest,
         "unknown_types": origin.vocabulary.unknown_types,
         "boundary": origin.boundary,
-        "text": asdict(origin.text),
+        "text": origin.text.as_dict(),
         **more,
     }
 
 
 def write_description(folder: Path, kind: Kind, origin: Origin, **more: Any) -> None:
-    """Write vocab.txt and config.json, which makes a folder a run directory."""
+    """Write vocab.txt, the file of a subword tokenizer, and config.json, which makes a folder a run directory."""
     origin.vocabulary.save(folder / VOCABULARY)
+    origin.text.save(folder)
     write_json(folder / CONFIG, describe(folder, kind, origin, **more))
 
 
 def read_origin(run: Path, content: dict[str, Any]) -> Origin:
     """Return the origin of a run, given the content of its config.json."""
     boundary: Any = content.get("boundary")
-    text, store, unknown_types = content.get("text"), content.get("store"), content.get("unknown_types")
+    store, unknown_types = content.get("store"), content.get("unknown_types")
     try:
-        if boundary not in get_args(Boundary) or not isinstance(text, dict):
+        if boundary not in get_args(Boundary):
             raise TypeError
         if unknown_types is not None:  # absent in earlier runs
             check_int("unknown_types", unknown_types, 0)
-        settings = TextSettings(**text)
         path = referenced(run, store["path"]) if store is not None else None
         fingerprint = store["fingerprint"] if store is not None else None
     except (KeyError, TypeError, ValueError, OSError, NcelmError) as error:
+        raise damaged_config(run) from error
+    try:
+        settings = TextSettings.load(run, content.get("text"))
+    except ValueError as error:
         raise damaged_config(run) from error
     vocabulary = Vocabulary.load(run / VOCABULARY, unknown_types)
     # runs of version 2 have no sha256
     same_counts = "vocabulary_sha256" not in content or content["vocabulary_sha256"] == vocabulary.file_digest
     if content.get("vocabulary_digest") != vocabulary.digest or not same_counts:
         raise NcelmError(f"{run / VOCABULARY} is not the vocabulary of this model: restore it from a copy")
+    check_pieces(run, settings, vocabulary)
     return Origin(vocabulary, boundary, settings, path, fingerprint)
 
 

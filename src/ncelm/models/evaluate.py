@@ -7,9 +7,11 @@ import numpy as np
 
 from ncelm.kernels.threads import Team
 from ncelm.models.base import WordModel, corpus_view
+from ncelm.text.settings import TextSize
 from ncelm.text.store import TokenStore
 
 CHUNK = 1 << 20  # words evaluated in one call; bounds the memory
+LN_2 = float(np.log(2.0))
 BLOCK = 50  # words in a row; a sample consists of many blocks that are evenly spaced, because topics change
 
 
@@ -24,10 +26,25 @@ class Evaluation:
     log_probability: float  # sum over all tokens
     log_z_mean: float  # of the log-normalizers log Z(h)
     log_z_std: float
+    words: int | None = None  # of the text, separated by white space; None if they were not counted
+    bytes: int | None = None  # of the text in UTF-8, with one blank or line end after each word
+
+    @property
+    def word_perplexity(self) -> float | None:
+        """The perplexity per word and sentence end: of models with different tokenizers, this can be compared."""
+        if self.words is None:
+            return None
+        with np.errstate(over="ignore"):
+            return float(np.exp(-self.log_probability / (self.words + self.sentences)))
+
+    @property
+    def bits_per_byte(self) -> float | None:
+        """-log2 P of the text, divided by its bytes. Unknown words count as `<unk>`, without their spelling."""
+        return None if not self.bytes else -self.log_probability / (LN_2 * self.bytes)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields by name, for JSON."""
-        return asdict(self)
+        """Return the fields and the measures per word and per byte by name, for JSON."""
+        return {**asdict(self), "word_perplexity": self.word_perplexity, "bits_per_byte": self.bits_per_byte}
 
 
 class EvaluationSums:
@@ -43,8 +60,11 @@ class EvaluationSums:
         self.log_z += float(log_z.sum())
         self.squared_log_z += float(np.square(log_z).sum())
 
-    def result(self, sentences: int, unknown: int) -> Evaluation:
-        """Return the perplexity of all words added, with the number of sentences and of unknown words among them."""
+    def result(self, sentences: int, unknown: int, size: TextSize | None = None) -> Evaluation:
+        """Return the perplexity of all words added.
+
+        Of these, the arguments are the number of sentences and of unknown words, and the size of the text.
+        """
         mean = self.log_z / self.tokens
         with np.errstate(over="ignore"):
             perplexity = float(np.exp(-self.log_probability / self.tokens))
@@ -56,6 +76,8 @@ class EvaluationSums:
             log_probability=self.log_probability,
             log_z_mean=mean,
             log_z_std=float(np.sqrt(max(self.squared_log_z / self.tokens - mean * mean, 0.0))),
+            words=size.words if size else None,
+            bytes=size.bytes if size else None,
         )
 
 
@@ -77,4 +99,4 @@ def evaluate_split(model: WordModel, store: TokenStore, name: str, team: Team) -
     sums = EvaluationSums()
     for first in range(0, split.tokens, CHUNK):
         sums.add(*model.score_positions(corpus, first, min(first + CHUNK, split.tokens), team))
-    return sums.result(split.n_sentences, split.unknown)
+    return sums.result(split.n_sentences, split.unknown, split.size)

@@ -10,10 +10,11 @@ and a checksum of each. A run that occurs several times in nested components is 
 import hashlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from ncelm.arguments import check_choice, check_path
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
 from ncelm.io.files import read_bytes
-from ncelm.models import description
+from ncelm.models import description, normalizer
 from ncelm.models.base import Scorer, Table, WordModel
 from ncelm.models.ensemble import Ensemble
 from ncelm.models.log_bilinear import Architecture, LogBilinear, ModelConfig
@@ -99,7 +100,8 @@ def load_vectors(path: Path | str, table: Table = "context") -> tuple[np.ndarray
 
 
 def _load_log_bilinear(path: Path, content: dict[str, Any], vocabulary_size: int, loaded: Loaded) -> WordModel:
-    return _load_parameters(LogBilinear, path, content, vocabulary_size)
+    model = cast(LogBilinear, _load_parameters(LogBilinear, path, content, vocabulary_size))
+    return replace(model, normalizer=normalizer.load(path, model.config.dim))
 
 
 def _load_torch_model(

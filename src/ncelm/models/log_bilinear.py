@@ -13,7 +13,8 @@ from ncelm.arguments import check_bool, check_choice, check_int, set_checked
 from ncelm.errors import NcelmError
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team
-from ncelm.models.base import Sides
+from ncelm.models.base import Mode, Sides
+from ncelm.models.normalizer import Normalizer
 
 Matrices = Literal["full", "diagonal"]
 Architecture = Literal["log-bilinear", "feed-forward", "lstm", "maximum-entropy"]
@@ -88,6 +89,7 @@ class LogBilinear:
     target_vectors: np.ndarray  # q_w, (V, d): a view of context_vectors if embeddings are tied
     biases: np.ndarray  # b_w, (V,)
     matrices: np.ndarray  # C_i, (c, d, d), or their diagonals, (c, d)
+    normalizer: Normalizer | None = None  # estimates log Z(h) of these parameters
 
     def __repr__(self) -> str:
         config = self.config
@@ -178,32 +180,62 @@ class LogBilinear:
         return self.config.sides
 
     def score_positions(
-        self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
+        self, corpus: records.Corpus, first: int, last: int, team: Team, mode: Mode = "exact"
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return s(w, h) and log Z(h) of the words at positions first..last - 1, both (last - first,).
 
-        With normalised=False, log Z(h) is 0, without the sum over the vocabulary.
+        log Z(h) is a sum over the vocabulary, an estimate of it in the mode "fast", and 0 in the mode "unnormalised".
         """
         from ncelm.kernels import panels, score
 
-        n, c = last - first, self.config.positions
-        scores, log_z = np.empty(n, np.float32), np.empty(n) if normalised else None
+        n, c, exact, threads = last - first, self.config.positions, mode == "exact", team.threads
+        units = self._normalizer_units() if mode == "fast" else None
+        scores, log_z = np.empty(n, np.float32), None if mode == "unnormalised" else np.empty(n)
         corpus = corpus._replace(before=self.config.context)
-        parameters = records.Parameters(*map(records.read_only, self.parameters()))
+        parameters = self._read_only_parameters()
         # Hashing a context takes less than a hundredth of the time of a sum over the vocabulary.
-        contexts = _equal_contexts(corpus, c, first, last) if normalised else _each_by_itself(n)
+        contexts = _equal_contexts(corpus, c, first, last) if exact else _each_by_itself(n)
         # Calls of less than half a second, so that Ctrl-C is answered.
-        work = parameters.target_vectors.size if normalised else parameters.matrices.size + self.config.dim
+        summed = self.biases.size if exact else units.biases.size if units else 1
+        work = summed * self.config.dim + parameters.matrices.size
         block = panels.LANES * score.PANEL_BLOCK
-        most = min(WORK_PER_CALL // work, KEPT_PER_CALL // self.config.dim) if normalised else WORK_PER_CALL // work
+        most = min(WORK_PER_CALL // work, KEPT_PER_CALL // self.config.dim) if exact else WORK_PER_CALL // work
         size, count = block * max(most // block, 1), contexts.offsets.size - 1  # contexts in a call, and in all
-        scratch = score.score_scratch(parameters, team.threads, min(size, count) if normalised else 0)
-        run = team.run_alone if normalised and work * count < WORK_ALONE else team.run
+        kept = -(-min(size, count) // panels.LANES) if exact else threads if units else 0
+        scratch = score.score_scratch(parameters, threads, kept, summed)
+        run = team.run_alone if log_z is not None and work * count < WORK_ALONE else team.run
         for start in range(0, count, size):
             part = contexts._replace(offsets=contexts.offsets[start : start + size + 1])
-            run(score.score_positions, score.PHASES, corpus, parameters, first, part, scores, log_z, scratch)
-        # Z is a sum that exp(s) is part of. Rounding must not make a probability larger than 1.
+            run(score.score_positions, score.PHASES, corpus, parameters, first, part, scores, log_z, units, scratch)
+        # Z is a sum that exp(s) is part of. Rounding or an estimate must not make a probability larger than 1.
         return scores, np.zeros(n) if log_z is None else np.maximum(log_z, scores)
+
+    def log_normalizers(self, predicted: np.ndarray, team: Team) -> np.ndarray:
+        """Return log Z(h) of contexts with these vectors q̂: (n, d) float32 → (n,) float64."""
+        from ncelm.kernels import panels, score
+
+        log_z, parameters, v = np.empty(len(predicted)), self._read_only_parameters(), self.biases.size
+        block = panels.LANES * score.PANEL_BLOCK
+        most = min(WORK_PER_CALL // self.target_vectors.size, KEPT_PER_CALL // self.config.dim)
+        size = block * max(most // block, 1)
+        scratch = score.score_scratch(parameters, team.threads, -(-min(size, len(predicted)) // panels.LANES), v)
+        for start in range(0, len(predicted), size):
+            part, out = records.read_only(predicted[start : start + size]), log_z[start : start + size]
+            team.run(
+                score.log_normalizers, score.PHASES, part, parameters, _each_by_itself(len(part)), out, scratch
+            )  # fmt: skip
+        return log_z
+
+    def _read_only_parameters(self) -> records.Parameters:
+        return records.Parameters(*map(records.read_only, self.parameters()))
+
+    def _normalizer_units(self) -> records.NormalizerUnits:
+        if self.normalizer is None:
+            raise NcelmError(
+                "the model has no normalizer for its parameters, which fast scores need: make one with "
+                "`ncelm normalizer RUN`, or use the mode exact or unnormalised"
+            )
+        return self.normalizer.units
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
         """Return log P(w|h) of every word, (V,), for a gap between the words `before` and `after`."""

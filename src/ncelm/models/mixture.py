@@ -7,7 +7,7 @@ import numpy as np
 
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team
-from ncelm.models.base import Sides, WordModel
+from ncelm.models.base import Mode, Sides, WordModel
 from ncelm.models.generation import next_distributions
 
 
@@ -29,10 +29,10 @@ class Mixture:
         return sides.pop() if len(sides) == 1 else "both"
 
     def score_positions(
-        self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
+        self, corpus: records.Corpus, first: int, last: int, team: Team, mode: Mode = "exact"
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return log P(w|h) of the words at positions first..last - 1, and log-normalizers, which are 0."""
-        logs = log_probabilities(self.components, corpus, first, last, team, normalised)  # (components, n)
+        logs = log_probabilities(self.components, corpus, first, last, team, mode)  # (components, n)
         return interpolate(logs, self.weights), np.zeros(last - first)
 
     def distribution(self, before: np.ndarray, after: np.ndarray, pad_id: int) -> np.ndarray:
@@ -53,10 +53,10 @@ def log_probabilities(
     first: int,
     last: int,
     team: Team,
-    normalised: bool = True,
+    mode: Mode = "exact",
 ) -> np.ndarray:
     """Return log P_i(w|h) of each model, (components, last - first)."""
-    return np.stack([np.subtract(*each.score_positions(corpus, first, last, team, normalised)) for each in components])
+    return np.stack([np.subtract(*each.score_positions(corpus, first, last, team, mode)) for each in components])
 
 
 def perplexity(logs: np.ndarray) -> float:

@@ -48,7 +48,12 @@ def nearest_words(
     word, n = check_str("word", word), check_int("n", n, 1)
     valid = isinstance(vectors, np.ndarray) and vectors.ndim == 2 and len(vectors) == len(vocabulary)
     check_type("vectors", vectors, valid, f"an array with {len(vocabulary):,} rows, one for each word")
-    word = word.lower() if text.lowercase else word
+    if text.pieces and word not in vocabulary:
+        found = text.words(word)
+        if len(found) != 1:
+            raise NcelmError(f"{word!r} has {len(found)} pieces, {' '.join(found)[:80]}: give one of the pieces")
+        word = found[0]
+    word = word.lower() if text.lowercase and not text.pieces else word
     if word not in vocabulary:
         raise NcelmError(f"{word!r} is not in the model's vocabulary of {len(vocabulary):,} words")
     norms = np.linalg.norm(vectors, axis=1)  # (V,)

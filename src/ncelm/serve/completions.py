@@ -88,7 +88,7 @@ def tokenize(service: Service, values: dict[str, Any]) -> dict[str, Any]:
 def detokenize(service: Service, values: dict[str, Any]) -> dict[str, Any]:
     """Return the answer of /detokenize: the words with these ids."""
     _, lm = service.model(values["model"])
-    return {"prompt": " ".join(_words_of_ids(lm, values["tokens"]))}
+    return {"prompt": _text(lm, _words_of_ids(lm, values["tokens"]))}
 
 
 def describe_models(service: Service) -> dict[str, Any]:
@@ -136,12 +136,14 @@ async def stream_openai(service: Service, values: dict[str, Any]) -> AsyncIterat
         "top_k": 0, "seed": values["seed"], "temperature": values["temperature"], "top_p": values["top_p"],
         "min_p": 0.0, "repetition_penalty": 1.0,
     }  # fmt: skip
-    stops, reason = _stops(values), "length"
+    stops, reason, spelled = _stops(values), "length", _last_sentence(prompts[0])
     async for word in service.stream(request):
         if word["word"] == END or word["word"] in stops:
             reason = "stop"
             break
-        choice = {"index": 0, "text": f" {word['word']}", "logprobs": None, "finish_reason": None}
+        (text,) = lm.text.spelled([word["word"]], spelled) if lm.text.pieces else (f" {word['word']}",)
+        spelled = Tokens([*spelled, word["word"]])
+        choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": None}
         yield _event(identity, created, name, choice)
     yield _event(identity, created, name, {"index": 0, "text": "", "logprobs": None, "finish_reason": reason})
     yield "[DONE]"
@@ -177,6 +179,11 @@ def _words_of_ids(lm: LanguageModel, ids: list[int]) -> list[str]:
     if max(ids, default=0) >= len(lm.vocabulary):
         raise invalid(f"prompt: the largest id of a word is {len(lm.vocabulary) - 1}")
     return [lm.vocabulary.word(id) for id in ids]
+
+
+def _text(lm: LanguageModel, words: list[str]) -> str:
+    """Return words as a text, which `TextSettings.words` splits into the same words; ends of sentences are words."""
+    return lm.text.join(words) if lm.text.pieces else " ".join(words)
 
 
 def _last_sentence(words: list[str]) -> Tokens:
@@ -234,7 +241,7 @@ def _choice(
     spelled = [word for word, _ in words]
     shown = [*prompt, *spelled] if values["echo"] else spelled
     choice: dict[str, Any] = {
-        "index": index, "text": " ".join(shown), "finish_reason": reason, "logprobs": None, "tokens": len(words),
+        "index": index, "text": _text(lm, shown), "finish_reason": reason, "logprobs": None, "tokens": len(words),
     }  # fmt: skip
     if values["logprobs"] is not None:
         choice["logprobs"] = _log_probabilities(lm, prompt, [*words, *end], values["echo"], values["logprobs"])

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ncelm.errors import NcelmError
 from ncelm.kernels.threads import Team
 from ncelm.language_model import LanguageModel
 from ncelm.models import description
+from ncelm.models.base import Mode
 from ncelm.models.log_bilinear import LogBilinear
 from ncelm.models.mixture import Mixture
 from ncelm.report import report_data
@@ -86,8 +87,8 @@ def endpoints(limits: Limits) -> dict[str, Endpoint]:
                 Field("words", {"type": "boolean"}, "Also return log P of each word.", False),
                 Field(
                     "mode",
-                    {"type": "string", "enum": ["exact", "unnormalised"]},
-                    "Exactly normalised, or unnormalised scores, which are faster.",
+                    {"type": "string", "enum": list(get_args(Mode))},
+                    "Exactly normalised; fast, by an estimate, if the model has a normalizer; or unnormalised.",
                     "exact",
                 ),
             ),
@@ -191,7 +192,9 @@ class Service:
         """Compile all kernels, and read the parameters once."""
         for lm in self.models.values():
             list(lm.scores_of(["a b"]))
-            list(lm.scores_of(["a b"], normalised=False))
+            list(lm.scores_of(["a b"], mode="unnormalised"))
+            if lm.normalizer_error:
+                list(lm.scores_of(["a b"], mode="fast"))
             if lm.model.sides == "before":
                 lm.generate("a", max_words=1)
 
@@ -201,18 +204,24 @@ class Service:
         """Return log P of each text."""
         name, lm = self.model(values["model"])
         texts, cost = self._texts(values["texts"])
-        exact = values["mode"] == "exact"
+        mode: Mode = values["mode"]
 
         def compute(items: list[str]) -> list[dict[str, Any]]:
-            return [_sentence(words) for words in lm.full_scores_of(items, normalised=exact)]
+            return [_sentence(words) for words in lm.full_scores_of(items, mode=mode)]
 
         def totals(items: list[str]) -> list[dict[str, Any]]:
             return [_total(each.log_probability, each.tokens, each.unknown)
-                    for each in lm.scores_of(items, normalised=exact)]  # fmt: skip
+                    for each in lm.scores_of(items, mode=mode)]  # fmt: skip
 
         kind = compute if values["words"] else totals
-        results = await self.batcher.run(("score", name, exact, values["words"]), kind, texts, cost)
-        note = {} if exact else {"note": "unnormalised scores: log Z is taken to be 0"}
+        results = await self.batcher.run(("score", name, mode, values["words"]), kind, texts, cost)
+        if mode != "exact":  # perplexities are exact
+            results = [{name: value for name, value in each.items() if name != "perplexity"} for each in results]
+        notes = {"unnormalised": "unnormalised scores: log Z is taken to be 0"}
+        if mode == "fast":
+            error = lm.normalizer_error  # None for a mixture
+            notes["fast"] = f"log Z is estimated{f', with an error of {error}' if error else ''}"
+        note = {"note": notes[mode]} if mode in notes else {}
         return {"model": name, "mode": values["mode"], "results": list(results), **note}
 
     async def perplexity(self, values: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -36,9 +36,11 @@ from ncelm.io.files import atomic_folder, check_not_existing, file_digest, read_
 from ncelm.progress import Option, check_progress, shown
 from ncelm.text.archives import REPORT, Extracted, extract_texts, is_archive, write_report
 from ncelm.text.in_memory import COLUMN, check_strings_in_memory, write_strings
-from ncelm.text.readers import check_encoding, file_size
+from ncelm.text.normalize import Normalization, ccnet_normalized
+from ncelm.text.pieces import TRAINING_CHARACTERS, Pieces, Training, train_pieces
+from ncelm.text.readers import check_encoding, file_size, files_below
 from ncelm.text.sentences import PUNKT_TRAINING_CHARACTERS, SentenceSplitter
-from ncelm.text.settings import TextSettings
+from ncelm.text.settings import TextSettings, TextSize
 from ncelm.text.store import SPLITS, Boundary, SplitWriter, TokenStore, id_dtype, write_description
 from ncelm.text.tables import check_plain_text
 from ncelm.text.tokenize_files import (
@@ -63,7 +65,7 @@ SHOWN_CHARACTERS = 300  # of the name of a file that does not exist, which may b
 # With a limited time: the least share of it for tokenization, the share for the training of Punkt, and its speed
 LEAST_SHARE, PUNKT_SHARE, PUNKT_CHARACTERS_PER_SECOND = 0.2, 0.2, 300_000
 PART = "part.json"  # the description of a part of a text
-PART_VERSION = 2  # version 1 had no numbers of blank lines
+PART_VERSION = 3  # version 1 had no numbers of blank lines, version 2 no sizes of sentences
 _BAR = {"desc": "reading", "unit": "B", "unit_scale": True}  # options of the progress bar
 
 
@@ -82,6 +84,8 @@ def prepare(
     blank_lines: Literal["skip", "keep"] = "skip",
     boundary: Boundary | None = None,
     lowercase: bool = False,
+    tokenizer: Path | str | None = None,
+    normalize: Literal["none", "ccnet"] = "none",
     min_count: int | Literal["auto"] = 1,
     vocabulary_size: int | None = None,
     valid_sentences: int | Literal["auto"] | None = None,
@@ -131,6 +135,12 @@ def prepare(
         boundary: "stream" if contexts extend across sentence ends (the default for tokenized text), "sentence" if they
             do not (the default for prose).
         lowercase: convert words to lower case.
+        tokenizer: a subword tokenizer, in place of words: a file of Hugging Face `tokenizers` (tokenizer.json), a
+            SentencePiece model, or "train:bpe:32000" or "train:unigram:32000" for one that is trained on the text. The
+            store and its models contain the file. All pieces are in the vocabulary: `min_count` and `vocabulary_size`
+            do not apply. Trained tokenizers have a piece for each byte, so that no text is unknown.
+        normalize: "ccnet" for the text normalisation of CCNet: lower case, digits become 0, no accents, ASCII
+            punctuation.
         min_count: words with fewer occurrences in the training text become `<unk>`. "auto" for a number from 2 to 10
             that grows with the text, or 1 if the text has words `<unk>`.
         vocabulary_size: the largest size of the vocabulary, including `<unk>` and `</s>`; None for no limit.
@@ -175,8 +185,13 @@ def prepare(
     began = time.monotonic()
     strings = {"texts": texts, "train_lines": train_lines, "valid_lines": valid_lines, "test_lines": test_lines}
     paths = {"files": files, "train": train, "valid": valid, "test": test}
-    options = (column, blank_lines, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
+    options = (column, blank_lines, boundary, lowercase, tokenizer, normalize, punkt, encoding, gutenberg, skip_broken)
     source = _Source.of(paths, strings, *options)
+    if tokenizer is not None and (vocabulary_size is not None or least not in (None, 1)):
+        name = "min_count" if vocabulary_size is None else "vocabulary_size"
+        raise NcelmError(f"`{name}` is for words: with `tokenizer`, all pieces are in the vocabulary; leave it out")
+    if parts is not None:
+        source.check_shared()
     for split, sentences_given in (("valid", valid_sentences), ("test", test_sentences)):
         if sentences_given is not None and split in source.splits:
             raise NcelmError(f"give either `{split}` text or `{split}_sentences`, not both")
@@ -210,13 +225,14 @@ def prepare(
         # The units of the training split come first: their sentences are numbered from 0.
         firsts = itertools.accumulate([0, *sentences[:-1]])
         spills = [_Spill(*one, held_out) for one in zip(units, firsts, sentences, strict=True)]
-        vocabulary, least = _vocabulary(spills, least, vocabulary_size)
+        text = units[0].text
+        vocabulary, least = _vocabulary(spills, least, vocabulary_size, text.pieces)
         vocabulary.save(folder / "vocab.txt")
         write_description(
             folder,
             boundary=source.boundary,
             vocabulary=vocabulary,
-            text=source.text,
+            text=text,
             punkt=punkt if source.prose else None,
             splits=_write_splits(folder, spills, vocabulary),
             blank_lines=dict(blank),
@@ -230,6 +246,7 @@ def prepare(
                 "column": column,
                 "blank_lines": blank_lines,
                 "gutenberg": gutenberg,
+                "tokenizer": None if tokenizer is None else str(tokenizer),
                 "bytes": text_bytes,
                 "bytes_used": sum(unit.range.bytes for unit in units),
             },
@@ -253,6 +270,8 @@ def prepare_part(
     blank_lines: BlankLines = "skip",
     boundary: Boundary | None = None,
     lowercase: bool = False,
+    tokenizer: Path | str | None = None,
+    normalize: Normalization = "none",
     punkt: Punkt = "english",
     encoding: str = "utf-8",
     gutenberg: bool = False,
@@ -272,8 +291,9 @@ def prepare_part(
     workers = None if workers is None else check_int("workers", workers, 1, MAX_WORKERS)
     check_progress(progress)
     paths = {"files": files, "train": train, "valid": valid, "test": test}
-    options = (column, blank_lines, boundary, lowercase, punkt, encoding, gutenberg, skip_broken)
+    options = (column, blank_lines, boundary, lowercase, tokenizer, normalize, punkt, encoding, gutenberg, skip_broken)
     source = _Source.of(paths, {}, *options)
+    source.check_shared()
     check_not_existing(out)
     path = _part_folder(out, number, parts)
     with atomic_folder(path) as folder:
@@ -282,7 +302,7 @@ def prepare_part(
             own_units = units[number - 1 :: parts]
             with _original_names(extracted):
                 counts = tokenize_units(own_units, workers, report) if own_units else []
-        spills = (file for unit in own_units for file in (unit.numbers_file, unit.words_file))
+        spills = (file for unit in own_units for file in unit.files)
         content = {
             "plan": source.plan_digest(units),
             "sentences": [each.sentences for each in counts],
@@ -301,6 +321,8 @@ class _Source:
     files: dict[str, list[Path]]  # by split
     strings: dict[str, tuple[str, Iterable[str]]]  # text in memory, by split, with the name of the parameter
     text: TextSettings
+    training: Training | None  # of the tokenizer, on the text
+    prose: bool  # to be split into sentences
     column: str | None
     keep_blank: bool
     boundary: Boundary
@@ -318,6 +340,8 @@ class _Source:
         blank_lines: BlankLines,
         boundary: Boundary | None,
         lowercase: bool,
+        tokenizer: Path | str | None,
+        normalize: Normalization,
         punkt: Punkt,
         encoding: str,
         gutenberg: bool,
@@ -351,14 +375,21 @@ class _Source:
                 "`gutenberg` goes with prose (files, folders or tar archives) without `column`, and `skip_broken` with "
                 "`gutenberg`"
             )
-        text = TextSettings("treebank" if prose else "whitespace", lowercase)
-        files = {split: _all_files(found["files"]) if split == "train" and prose else found[split] for split in SPLITS}
+        check_choice("normalize", normalize, get_args(Normalization))
+        training = None if tokenizer is None else Training.parse(str(check_path("tokenizer", tokenizer)))
+        if tokenizer is None or training:
+            text = TextSettings("treebank" if prose else "whitespace", lowercase, normalize)
+        else:
+            text = TextSettings.of(Pieces.read(Path(tokenizer)), lowercase, normalize)
+        files = {split: files_below(found["files"]) if split == "train" and prose else found[split] for split in SPLITS}
         for path in (path for some in files.values() for path in some):
             file_size(path)
         return cls(
             {split: some for split, some in files.items() if some},
             {_PARAMETERS[name]: (name, values) for name, values in memory.items()},
             text,
+            training,
+            prose,
             column,
             blank_lines == "keep",
             boundary,
@@ -368,10 +399,25 @@ class _Source:
             skip_broken,
         )
 
-    @property
-    def prose(self) -> bool:
-        """Whether the text is to be split into sentences."""
-        return self.text.tokenizer == "treebank"
+    def check_shared(self) -> None:
+        """Raise an error if parts of the text, prepared one by one, would have different tokenizers."""
+        if self.training:
+            raise NcelmError(
+                "parts of a text need one `tokenizer`: prepare a sample of it first, and give its tokenizer.json"
+            )
+
+    def trained_text(self, files: list[TextFile]) -> TextSettings:
+        """Return the settings of the text, with a tokenizer trained on an equal share of every file."""
+        if not self.training:
+            return self.text
+
+        def lines() -> Iterator[str]:
+            for chunk in _shares(files, TRAINING_CHARACTERS):
+                for line in chunk.split("\n"):
+                    line = ccnet_normalized(line) if self.text.normalization == "ccnet" else line
+                    yield line.lower() if self.text.lowercase else line
+
+        return TextSettings.of(train_pieces(self.training, lines()), self.text.lowercase, self.text.normalization)
 
     @property
     def splits(self) -> dict[str, str]:
@@ -410,7 +456,8 @@ class _Source:
             for file in (file for some in files.values() for file in some if file.column is None):
                 check_plain_text(file.path, file.encoding)
             in_order = {split: files[split] for split in SPLITS if split in files}
-            units = make_units(in_order, self.text, self.keep_blank, folder)
+            text = self.trained_text(files["train"])
+            units = make_units(in_order, text, self.prose, self.keep_blank, folder)
             if self.prose:
                 _sentence_splitter(self.punkt, files["train"], seconds).save(folder)
         return units, extracted
@@ -418,7 +465,7 @@ class _Source:
     def plan_digest(self, units: list[Unit]) -> str:
         """Return a digest that is equal if the same text was cut into the same units."""
         each = [(unit.split, unit.file.path.name, *unit.range, *unit.file[1:]) for unit in units]
-        options = [asdict(self.text), self.punkt if self.prose else None, self.gutenberg, self.keep_blank]
+        options = [self.text.as_dict(), self.punkt if self.prose else None, self.gutenberg, self.keep_blank]
         return hashlib.sha256(json.dumps([each, *options]).encode()).hexdigest()
 
     def remove_extracted(self, units: list[Unit]) -> None:
@@ -468,7 +515,7 @@ def _join_parts(source: _Source, units: list[Unit], parts: list[Path]) -> list[C
             raise NcelmError(f"{part / PART} is damaged: make the part again")
         for unit, *count in zip(own_units, counts, blank, strict=True):
             all_counts[unit.number] = Counts(*count)
-            for file in (unit.numbers_file, unit.words_file):
+            for file in unit.files:
                 try:
                     shutil.copyfile(part / SPILLS / file.name, file)
                 except OSError as error:
@@ -480,7 +527,8 @@ def _join_parts(source: _Source, units: list[Unit], parts: list[Path]) -> list[C
                 words = len(unit.words_file.read_bytes().decode("utf-8", "surrogatepass").split())
             except UnicodeDecodeError:
                 words = -1
-            if np.count_nonzero(numbers == 0) != count[0] or (numbers.size and numbers.max() > words):
+            sizes = unit.sizes_file.stat().st_size // 8
+            if not sizes == np.count_nonzero(numbers == 0) == count[0] or (numbers.size and numbers.max() > words):
                 raise NcelmError(f"{part} is damaged: make the part again")  # also if its digests are right
     return all_counts
 
@@ -530,27 +578,6 @@ def _check_combination(given: set[str]) -> None:
         raise NcelmError("`valid` and `test` go with `train`: for prose, pass `valid_sentences` and `test_sentences`")
 
 
-def _all_files(paths: Iterable[Path]) -> list[Path]:
-    """Return the files among `paths` and, sorted, all files below the folders that are not hidden."""
-
-    def fail(error: OSError) -> None:
-        raise NcelmError(f"cannot read the folder {error.filename}: {error.strerror}")
-
-    found: list[Path] = []
-    for path in paths:
-        if not path.is_dir():
-            found.append(path)
-            continue
-        below: list[Path] = []
-        for folder, folders, names in os.walk(path, onerror=fail):
-            folders[:] = [name for name in folders if not name.startswith(".")]
-            below += [Path(folder, name) for name in names if not name.startswith(".")]
-        if not below:
-            raise NcelmError(f"there are no files in the folder {path}")
-        found += sorted(below)
-    return found
-
-
 def _check_number(name: str, value: object, low: int) -> int | None:
     """Return a whole number, at least `low`, or None."""
     return None if value is None else check_int(name, value, low)
@@ -567,18 +594,19 @@ def _sentence_splitter(punkt: Punkt, files: list[TextFile], seconds: float | Non
     characters = PUNKT_TRAINING_CHARACTERS
     if seconds is not None:
         characters = min(characters, int(PUNKT_SHARE * seconds * PUNKT_CHARACTERS_PER_SECOND))
+    return SentenceSplitter.train(_shares(files, characters))
+
+
+def _shares(files: list[TextFile], characters: int) -> Iterator[str]:
+    """Yield the beginning of every file, in chunks: together about this number of characters."""
     share = max(characters // len(files), 1000)
-
-    def chunks() -> Iterator[str]:
-        for file in files:
-            left = share
-            for chunk in file.prose():
-                yield chunk[:left]
-                left -= len(chunk)
-                if left <= 0:
-                    break
-
-    return SentenceSplitter.train(chunks())
+    for file in files:
+        left = share
+        for chunk in file.prose():
+            yield chunk[:left]
+            left -= len(chunk)
+            if left <= 0:
+                break
 
 
 # -- local ids to word ids -------------------------------------------------------------------------------------------
@@ -600,6 +628,16 @@ class _Spill:
     def words(self) -> list[str]:
         """Return the words in the order of their local ids, from 1."""
         return self.unit.words_file.read_bytes().decode("utf-8", "surrogatepass").split()
+
+    def sizes(self) -> Iterator[tuple[str, TextSize]]:
+        """Yield the split and the size of the text of each part of the unit."""
+        sizes = np.fromfile(self.unit.sizes_file, np.uint32).reshape(-1, 2)  # (sentences, 2)
+        total = sizes.sum(axis=0, dtype=np.int64)
+        for split, chosen in self.held_out.items():
+            own = sizes[chosen].sum(axis=0, dtype=np.int64)
+            total -= own
+            yield split, TextSize(*own.tolist())
+        yield self.unit.split, TextSize(*total.tolist())
 
     def blocks(self) -> Iterator[tuple[str, npt.NDArray[np.uint32]]]:
         """Yield blocks of local ids with the split that they belong to, in order."""
@@ -647,7 +685,9 @@ def default_min_count(words: int) -> int:
     return int(np.clip(round(2 * (words / 1e6) ** 0.25), 2, 10))
 
 
-def _vocabulary(spills: list[_Spill], min_count: int | None, max_size: int | None) -> tuple[Vocabulary, int]:
+def _vocabulary(
+    spills: list[_Spill], min_count: int | None, max_size: int | None, pieces: Pieces | None
+) -> tuple[Vocabulary, int]:
     """Return the vocabulary of the training text, and the least count of its words, which is chosen if it is None."""
     counts: Counter[str] = Counter()
     sentences = 0
@@ -661,8 +701,8 @@ def _vocabulary(spills: list[_Spill], min_count: int | None, max_size: int | Non
         for word, count in zip(words, tally[1:].tolist(), strict=True):
             counts[word] += count
     if min_count is None:
-        min_count = 1 if counts[UNKNOWN] else default_min_count(sum(counts.values()))
-    vocabulary = Vocabulary.from_counts(counts, sentences, min_count, max_size)
+        min_count = 1 if counts[UNKNOWN] or pieces else default_min_count(sum(counts.values()))
+    vocabulary = Vocabulary.from_counts(counts, sentences, min_count, max_size, list(pieces.names) if pieces else ())
     if len(vocabulary) < 4:
         words_left = "only one word" if len(vocabulary) == 3 else "no words"
         raise NcelmError(f"the vocabulary has {words_left} except <unk> and </s>: lower `min_count` or give more text")
@@ -681,4 +721,6 @@ def _write_splits(folder: Path, spills: list[_Spill], vocabulary: Vocabulary) ->
             ids = np.concatenate(([vocabulary.end_id], vocabulary.encode(spill.words())))  # word id of each local id
             for split, local_ids in spill.blocks():
                 writers[split].write(ids[local_ids])
+            for split, size in spill.sizes():
+                writers[split].add_size(size)
     return writers

@@ -7,6 +7,7 @@ bounded for files of any size and content.
 import codecs
 import gzip
 import io
+import lzma
 import os
 import re
 import sys
@@ -54,8 +55,8 @@ def read_line_blocks(
 ) -> Iterator[list[str]]:
     r"""Yield lists of lines of a text file, without line ends.
 
-    Lines end at \n, \r\n or \r only. A byte order mark is skipped. Files `.gz` and `.zst` are decompressed. The path
-    "-" is standard input, of which lines are yielded as soon as they can be read.
+    Lines end at \n, \r\n or \r only. A byte order mark is skipped. Files `.gz`, `.xz` and `.zst` are decompressed.
+    The path "-" is standard input, of which lines are yielded as soon as they can be read.
 
     Args:
         path: the file.
@@ -172,6 +173,27 @@ def file_size(path: Path) -> int:
         return os.fstat(file.fileno()).st_size
 
 
+def files_below(paths: Iterable[Path]) -> list[Path]:
+    """Return the files among `paths` and, sorted, all files below the folders that are not hidden."""
+
+    def fail(error: OSError) -> None:
+        raise NcelmError(f"cannot read the folder {error.filename}: {error.strerror}")
+
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        below: list[Path] = []
+        for folder, folders, names in os.walk(path, onerror=fail):
+            folders[:] = [name for name in folders if not name.startswith(".")]
+            below += [Path(folder, name) for name in names if not name.startswith(".")]
+        if not below:
+            raise NcelmError(f"there are no files in the folder {path}")
+        found += sorted(below)
+    return found
+
+
 def check_encoding(encoding: str) -> None:
     """Raise an error if Python does not know an encoding."""
     _codec(encoding)
@@ -198,6 +220,8 @@ def reading(path: Path) -> Iterator[None]:
         raise NcelmError(f"{path} is a folder, not a text file") from None
     except EOFError:
         raise NcelmError(f"{path} is truncated (the compressed data ends early): copy it again") from None
+    except lzma.LZMAError:
+        raise NcelmError(f"{path} is not an xz file, or is damaged: copy it again") from None
     except (gzip.BadGzipFile, zlib.error):
         raise NcelmError(f"{path} is not a gzip file, or is damaged: copy it again") from None
     except OSError as error:

@@ -5,6 +5,7 @@ A store is a folder made by `ncelm.prepare`:
     store.json         format, settings, and the size and SHA-256 of each split
     vocab.txt          the vocabulary of the training split
     punkt.json         the sentence model, if the text was prose
+    tokenizer.json     the subword tokenizer, if there is one; tokenizer.model if it is of SentencePiece
     train.ids          word ids, little-endian uint16 or uint32; the id of </s> follows every sentence
     train.sentences    offsets of the sentences in train.ids and the number of ids, little-endian uint64
     valid.*, test.*    the same for the other splits, if there are any
@@ -21,7 +22,7 @@ import io
 import json
 import os
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -34,7 +35,7 @@ from ncelm.errors import NcelmError
 from ncelm.io.files import open_regular, read_json, write_json
 from ncelm.io.machine import total_memory
 from ncelm.text.sentences import SentenceSplitter
-from ncelm.text.settings import TextSettings, Tokenizer
+from ncelm.text.settings import TextSettings, TextSize
 from ncelm.text.vocabulary import Vocabulary
 
 Boundary = Literal["stream", "sentence"]
@@ -82,6 +83,7 @@ class Split:
     sentences: npt.NDArray[np.uint64]  # (n_sentences + 1,) offsets into ids
     unknown: int  # number of tokens <unk>
     files: tuple["_File", ...] = ()  # from which it was read
+    size: TextSize | None = None  # words and bytes of the text; None for a store of ncelm 0.1, or a part of a split
 
     def __repr__(self) -> str:
         return f"Split({self.name}, {self.tokens:,} tokens, {self.n_sentences:,} sentences)"
@@ -151,7 +153,7 @@ class TokenStore:
             path=path,
             boundary=about["boundary"],
             vocabulary=vocabulary,
-            text=_text_settings(path, about.get("text")),
+            text=_text_settings(path, about.get("text"), vocabulary),
             punkt=about.get("punkt"),
             splits=splits,
             fingerprint=_fingerprint(about),
@@ -247,6 +249,7 @@ class SplitWriter:
 
     def __init__(self, folder: Path, name: str, dtype: np.dtype[np.unsignedinteger]) -> None:
         self.tokens = self.sentences = self.unknown = 0
+        self.size = TextSize(0, 0)
         self._dtype = dtype
         self._hash = hashlib.sha256()
         self._paths = (folder / f"{name}.ids", folder / f"{name}.sentences")
@@ -267,6 +270,10 @@ class SplitWriter:
         self.sentences += len(ends)
         self.unknown += int(np.count_nonzero(ids == Vocabulary.unknown_id))
 
+    def add_size(self, size: TextSize) -> None:
+        """Count the text of which ids were written."""
+        self.size = TextSize(self.size.words + size.words, self.size.bytes + size.bytes)
+
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         with self._ids, self._offsets:
             for file in (self._ids, self._offsets):
@@ -279,6 +286,8 @@ class SplitWriter:
             "tokens": self.tokens,
             "sentences": self.sentences,
             "unknown": self.unknown,
+            "words": self.size.words,
+            "bytes": self.size.bytes,
             "sha256": self._hash.hexdigest(),
         }
 
@@ -303,7 +312,7 @@ def write_description(
         "vocabulary_size": len(vocabulary),
         "vocabulary_digest": vocabulary.digest,
         "unknown_types": vocabulary.unknown_types,
-        "text": asdict(text),
+        "text": text.save(folder),
         "punkt": punkt,
         "splits": {name: split.description() for name, split in splits.items()},
         "blank_lines": blank_lines,
@@ -370,7 +379,18 @@ def _open_split(
     _require(counts[Vocabulary.unknown_id] == unknown, path, f"wrong number of unknown words of {name}")
     if name == "train" and not np.array_equal(counts, expected_counts):
         raise NcelmError(f"{path / 'vocab.txt'} has counts that differ from the training text: prepare the store again")
-    return Split(name, ids, offsets, unknown, (ids_file, offsets_file))
+    return Split(name, ids, offsets, unknown, (ids_file, offsets_file), _text_size(path, name, described))
+
+
+def _text_size(path: Path, name: str, described: dict[str, Any]) -> TextSize | None:
+    """Return the size of the text of a split; None if store.json does not have it."""
+    numbers = [described.get(key) for key in ("words", "bytes")]
+    if numbers == [None, None]:
+        return None
+    _require(all(type(n) is int and 0 <= n <= INT64_MAX for n in numbers), path, f"no size of the text of {name}")
+    words, size = (int(number or 0) for number in numbers)
+    _require(words <= size and size > 0, path, f"an impossible size of the text of {name}")
+    return TextSize(words, size)
 
 
 def _read(
@@ -402,13 +422,25 @@ def _read(
         raise NcelmError(f"cannot read {path}: {error.strerror or error}") from error
 
 
-def _text_settings(path: Path, content: object) -> TextSettings:
-    for tokenizer in get_args(Tokenizer):
-        for lowercase in (False, True):
-            settings = TextSettings(tokenizer, lowercase)
-            if content == asdict(settings):
-                return settings
-    raise NcelmError(f"{path / 'store.json'} is damaged (wrong text settings): prepare the store again")
+def _text_settings(path: Path, content: object, vocabulary: Vocabulary) -> TextSettings:
+    try:
+        settings = TextSettings.load(path, content)
+    except ValueError:
+        raise NcelmError(f"{path / 'store.json'} is damaged (wrong text settings): prepare the store again") from None
+    check_pieces(path, settings, vocabulary)
+    return settings
+
+
+def check_pieces(path: Path, text: TextSettings, vocabulary: Vocabulary) -> None:
+    """Raise an error if a subword tokenizer is not that of the vocabulary of a store or run."""
+    if not text.pieces:
+        return
+    known = sum(name in vocabulary for name in text.pieces.names)
+    if 2 * known < len(vocabulary) - 2:  # an ARPA file of pieces may have some other words
+        raise NcelmError(
+            f"the tokenizer of {path} does not match the model: only {known:,} of the {len(vocabulary):,} words of the "
+            "vocabulary are pieces of it; give the tokenizer with which the text of the model was tokenized"
+        )
 
 
 def _fingerprint(about: dict[str, Any]) -> str:

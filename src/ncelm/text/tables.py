@@ -200,13 +200,9 @@ def _read_json_lines(
                 continue
             place = _Place("line", start, number)
             try:
-                row = json.loads(line)
-            except (ValueError, RecursionError) as error:
-                _fail(path, place, f"not a JSON object ({_reason(error)}): write one object per line")
-            if not isinstance(row, dict):
-                _fail(path, place, f"{shown(row)} is not a JSON object: write one object per line")
-            if column not in row:
-                _fail(path, place, _no_column(column, list(row)))
+                row = json_row(line, column)
+            except ValueError as error:
+                _fail(path, place, str(error))
             yield place, row[column]
 
 
@@ -440,3 +436,54 @@ def column_names(path: Path, encoding: str) -> list[str]:
         return []
     with _csv_rows(path, encoding, _DELIMITERS[kind], None) as reader:
         return list(next(reader, []))
+
+
+# -- whole rows ------------------------------------------------------------------------------------------------------
+
+
+def table_rows(
+    path: Path | str, column: str, encoding: str = "utf-8", *, on_bytes: OnBytes | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Parquet, CSV or TSV file with all columns, of which one must have this name."""
+    path = Path(path)
+    kind = _table_kind(path, encoding)
+    if kind in _DELIMITERS:
+        with _csv_rows(path, encoding, _DELIMITERS[kind], on_bytes) as reader:
+            names = next(reader, [column])
+            if names.count(column) != 1 or len(set(names)) != len(names):
+                _fail(path, _Place("line", 0, 1), _no_column(column, names))
+            for row in reader:
+                if row and len(row) != len(names):
+                    place = _Place("line", 0, reader.line_num)
+                    _fail(path, place, f"the row has {len(row)} fields and the first line has {len(names)}: correct it")
+                if row:
+                    yield dict(zip(names, row, strict=True))
+        return
+    total = file_size(path)
+    limit = ExpansionLimit(path, total)
+    with _open_parquet(path, column) as file:
+        all_rows, done, read = max(sum(_group_rows(file)), 1), 0, 0
+        for batch in file.iter_batches(batch_size=ROWS, use_threads=False):
+            batch.validate(full=True)
+            limit.add(batch.nbytes)
+            yield from batch.to_pylist()
+            done += batch.num_rows
+            if on_bytes:
+                now = min(total * done // all_rows, total)
+                on_bytes(now - read)
+                read = now
+
+
+def json_row(line: str, column: str) -> dict[str, Any]:
+    """Return the JSON object of a line, whose field `column` is text. Raise ValueError with the reason otherwise."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not a JSON object ({_reason(error)}): write one object per line") from None
+    if not isinstance(row, dict):
+        raise ValueError(f"{shown(row)} is not a JSON object: write one object per line")
+    if column not in row:
+        raise ValueError(_no_column(column, list(row)))
+    if fault := fault_of(row[column]):
+        raise ValueError(f"the value of {column!r} {fault}: correct or remove it")
+    return row

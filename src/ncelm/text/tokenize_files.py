@@ -5,16 +5,11 @@ words are numbered from 1 in the order of their first occurrence in the unit, an
 go to disk, so that memory does not grow with the text. `prepare` maps them to word ids.
 """
 
-import os
 import re
-import signal
-import sys
-import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, wait
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ncelm.errors import NcelmError
-from ncelm.io import signals
 from ncelm.io.files import write_errors
 from ncelm.io.machine import available_cores
+from ncelm.io.workers import result_of, worker_pool
 from ncelm.text.readers import OnBytes, byte_ranges, file_size, read_lines, read_prose
 from ncelm.text.sentences import SentenceSplitter
-from ncelm.text.settings import TextSettings
+from ncelm.text.settings import TextSettings, TextSize
 from ncelm.text.tables import Range, read_document_lines, read_documents, table_ranges
 
 # Prose takes ten times as long as lines: smaller units keep all cores busy until the end.
@@ -40,12 +35,6 @@ MEASURED_BYTES, LIMITED_PARTS, LEAST_PART_BYTES, EFFICIENCY = 200_000, 64, 50_00
 SPILLS = "spills"  # the folder for local ids, in the folder of the unfinished store
 BLOCK_TOKENS = 1 << 20  # tokens processed at a time
 PROGRESS_SECONDS = 0.1  # between two reports
-PARENT_CHECK_SECONDS = 1.0  # between two tests of a worker process whether its parent is running
-WORKER_ENVIRONMENT = {
-    "PYTHONSAFEPATH": "1",  # a file signal.py in the current folder does not replace the module of the standard library
-    "PYTHONWARNINGS": "ignore",  # loky's resource tracker: semaphores that it removes after this process was killed
-    "LOKY_MAX_MEMORY_LEAK_SIZE": "1e18",  # a unit with many words is not a memory leak
-}
 
 Progress = Callable[[int, int], None]  # called with the number of bytes read so far, and of all bytes
 
@@ -93,6 +82,7 @@ class Unit:
     file: TextFile
     range: Range
     text: TextSettings
+    prose: bool  # to be split into sentences; otherwise a line is a sentence
     keep_blank: bool  # a blank line of tokenized text is an empty sentence
     folder: str  # of the unfinished store, with punkt.json and the folder SPILLS
 
@@ -106,16 +96,27 @@ class Unit:
         """The words in the order of their local ids, one per line."""
         return Path(self.folder, SPILLS, f"{self.number}.words")
 
+    @property
+    def sizes_file(self) -> Path:
+        """The `TextSize` of each sentence, two uint32."""
+        return Path(self.folder, SPILLS, f"{self.number}.sizes")
 
-def make_units(files: dict[str, list[TextFile]], text: TextSettings, keep_blank: bool, folder: Path) -> list[Unit]:
+    @property
+    def files(self) -> tuple[Path, Path, Path]:
+        """All files of the unit."""
+        return self.numbers_file, self.words_file, self.sizes_file
+
+
+def make_units(
+    files: dict[str, list[TextFile]], text: TextSettings, prose: bool, keep_blank: bool, folder: Path
+) -> list[Unit]:
     """Return the units of the files of each split, in order."""
-    prose = text.tokenizer == "treebank"
-    unit_bytes = PROSE_UNIT_BYTES if prose else LINES_UNIT_BYTES
+    unit_bytes = PROSE_UNIT_BYTES if prose or text.pieces else LINES_UNIT_BYTES
     units: list[Unit] = []
     for split, some in files.items():
         for file in some:
             for each in file.ranges(unit_bytes, prose):
-                units.append(Unit(len(units), split, file, each, text, keep_blank, str(folder)))
+                units.append(Unit(len(units), split, file, each, text, prose, keep_blank, str(folder)))
     return units
 
 
@@ -132,7 +133,7 @@ def limit_units(units: list[Unit], workers: int | None, seconds: float) -> list[
         return units
     size = max(int(affordable / LIMITED_PARTS), LEAST_PART_BYTES)
     files = dict.fromkeys(unit.file for unit in train)
-    prose = train[0].text.tokenizer == "treebank"
+    prose = train[0].prose
     parts = [replace(train[0], file=file, range=each) for file in files for each in file.ranges(size, prose)]
     chosen = [parts[i] for i in evenly_spaced([part.range.bytes for part in parts], affordable)]
     return [replace(unit, number=number) for number, unit in enumerate([*chosen, *others])]
@@ -156,7 +157,7 @@ def evenly_spaced(sizes: list[int], limit: float) -> list[int]:
 def _bytes_per_second(units: list[Unit]) -> float:
     """Return the rate of one process on a range in the middle of the text, which is tokenized and discarded."""
     unit = units[len(units) // 2]
-    ranges = unit.file.ranges(MEASURED_BYTES, unit.text.tokenizer == "treebank")
+    ranges = unit.file.ranges(MEASURED_BYTES, unit.prose)
     sample = replace(unit, number=len(units), range=ranges[len(ranges) // 2])
     splitter = _splitter_of(unit)
     began = time.perf_counter()
@@ -183,7 +184,7 @@ def tokenize_unit(unit: Unit, splitter: SentenceSplitter | None, on_bytes: OnByt
     """Write the local ids and the words of a unit and return the numbers of its sentences and blank lines."""
     sentences = blank_lines = 0
     ids = _LocalIds()
-    buffer = array("I")
+    buffer, sizes = array("I"), array("I")
     where: Any = {"start": unit.range.start, "stop": unit.range.stop, "on_bytes": on_bytes}
     with write_errors(unit.numbers_file), unit.numbers_file.open("wb") as file:
         for text in unit.file.prose(**where) if splitter else unit.file.lines(**where):
@@ -197,18 +198,21 @@ def tokenize_unit(unit: Unit, splitter: SentenceSplitter | None, on_bytes: OnByt
                         continue
                 buffer.extend(map(ids.__getitem__, words))
                 buffer.append(0)
+                sizes.extend(TextSize.of(sentence))
                 sentences += 1
                 if len(buffer) >= BLOCK_TOKENS:
                     buffer.tofile(file)
                     del buffer[:]
         buffer.tofile(file)
+    with write_errors(unit.sizes_file), unit.sizes_file.open("wb") as file:
+        sizes.tofile(file)
     with write_errors(unit.words_file):
         unit.words_file.write_bytes("\n".join(ids).encode("utf-8", "surrogatepass"))
     return Counts(sentences, blank_lines)
 
 
 def _splitter_of(unit: Unit) -> SentenceSplitter | None:
-    return SentenceSplitter.load(Path(unit.folder)) if unit.text.tokenizer == "treebank" else None
+    return SentenceSplitter.load(Path(unit.folder)) if unit.prose else None
 
 
 # -- all units -------------------------------------------------------------------------------------------------------
@@ -232,7 +236,7 @@ def _workers(units: list[Unit], workers: int | None, total: int) -> int:
     """Return the number of processes for a text of `total` bytes."""
     if workers is not None:
         return workers
-    prose = units[0].text.tokenizer == "treebank"
+    prose = units[0].prose or units[0].text.pieces is not None
     return min(available_cores(), 1 + total // (PROSE_BYTES_PER_WORKER if prose else LINES_BYTES_PER_WORKER))
 
 
@@ -250,115 +254,33 @@ def _tokenize_here(units: list[Unit], total: int, progress: Progress | None) -> 
 
 
 # -- worker processes ------------------------------------------------------------------------------------------------
-# loky does not import the user's script in the workers, as multiprocessing does: scripts need no main guard.
 
 
 def _tokenize_in_workers(units: list[Unit], workers: int, total: int, progress: Progress | None) -> list[Counts] | None:
     """Return the counts of each unit, or None if this system cannot start worker processes."""
-    from concurrent.futures.process import BrokenProcessPool
-
-    if sys.stdout is None or sys.stderr is None:  # closed; loky flushes both
-        return None
     counter_file = Path(units[0].folder, SPILLS, "progress")
     counters = np.memmap(counter_file, np.int64, "w+", shape=(len(units),))  # bytes read of each unit
-    executor: Any = None
-    try:
-        try:
-            with _starting_processes():
-                from loky import ProcessPoolExecutor
-
-                executor = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(units[0], os.getpid()))
-                futures = [executor.submit(_tokenize_in_worker, unit, i, counter_file) for i, unit in enumerate(units)]
-        # no semaphores, or too many processes or files; where a pipe cannot be opened, loky raises UnboundLocalError
-        except (ImportError, NotImplementedError, OSError, UnboundLocalError):
+    with worker_pool(workers, _start_worker, (units[0],)) as pool:
+        if pool is None:
             return None
+        futures = [pool.submit(_tokenize_in_worker, unit, i, counter_file) for i, unit in enumerate(units)]
         pending = set(futures)
         while pending:
             done, pending = wait(pending, PROGRESS_SECONDS, FIRST_EXCEPTION)
-            for error in filter(None, (future.exception() for future in done)):
-                if isinstance(error, NcelmError | BrokenProcessPool):
-                    raise error
-                reason = " ".join(f"{type(error).__name__}: {error}".split())
-                raise NcelmError(f"a worker process stopped ({reason}): try again with `workers` 1") from error
+            for future in done:
+                result_of(future)
             if progress:
                 progress(min(int(counters.sum()), total), total)
         return [future.result() for future in futures]
-    except BrokenProcessPool as error:
-        codes = dict(re.findall(r"(\w+)\((-?\d+)\)", str(error)))  # the message of loky has {SIGKILL(-9), EXIT(1)}
-        reason = ", ".join(name if name.startswith("SIG") else f"exit code {code}" for name, code in codes.items())
-        raise NcelmError(
-            f"a worker process was killed or stopped ({reason or 'unknown reason'}), perhaps for lack of memory: "
-            "try again with `workers` 1"
-        ) from error
-    finally:  # after Ctrl-C too
-        if executor is not None:
-            executor.shutdown(kill_workers=True)
-
-
-@contextmanager
-def _starting_processes() -> Iterator[None]:
-    """Start processes in the block, with WORKER_ENVIRONMENT. They ignore Ctrl-C, which this process handles."""
-    if os.name == "posix":
-        from multiprocessing import resource_tracker
-
-        # The tracker of the standard library, which loky would start. It may serve others: it keeps the environment.
-        resource_tracker.ensure_running()
-    environment = WORKER_ENVIRONMENT | {"PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)}
-    previous = {name: os.environ.get(name) for name in environment}
-    os.environ.update(environment)
-    try:
-        with _signals_deferred():
-            yield
-    finally:
-        for name, value in previous.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
-@contextmanager
-def _signals_deferred() -> Iterator[None]:
-    """Handle Ctrl-C or SIGTERM during the block after the block; processes that the block starts do not receive SIGINT.
-
-    loky leaves processes behind if KeyboardInterrupt is raised while it starts them. To block the signal is not enough:
-    other threads of this process, such as those of BLAS, receive it.
-    """
-    mask: Any = None
-    with signals.deferred() as request:
-        if hasattr(signal, "pthread_sigmask"):  # not on Windows
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # inherited by new processes
-        try:
-            yield
-        finally:
-            if mask is not None:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    if request.number is not None:
-        signal.raise_signal(request.number)
 
 
 _splitter: SentenceSplitter | None = None  # of this worker process
 
 
-def _start_worker(unit: Unit, parent: int) -> None:
-    """Initialize a worker process of the process `parent`."""
+def _start_worker(unit: Unit) -> None:
+    """Initialize a worker process."""
     global _splitter
-    null = os.open(os.devnull, os.O_WRONLY)
-    for descriptor in (1, 2):  # the output of libraries, and of Python if the process crashes
-        os.dup2(null, descriptor)
-    for number in signals.SIGNALS:  # sent to all processes of a group; the parent ends its workers
-        signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     _splitter = _splitter_of(unit)
-
-
-def _exit_with_parent(parent: int) -> None:
-    """End this process when the process `parent` has ended: it was killed."""
-    import psutil
-
-    while os.getppid() == parent and psutil.pid_exists(parent):  # on Windows the first is always true
-        time.sleep(PARENT_CHECK_SECONDS)
-    os._exit(1)
 
 
 def _tokenize_in_worker(unit: Unit, number: int, counter_file: Path) -> Counts:

@@ -6,7 +6,7 @@ It has only a context id: V, the size of the vocabulary.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import repeat
 from pathlib import Path
 
@@ -80,7 +80,12 @@ class Vocabulary:
 
     @classmethod
     def from_counts(
-        cls, counts: Mapping[str, int], sentences: int, min_count: int = 1, max_size: int | None = None
+        cls,
+        counts: Mapping[str, int],
+        sentences: int,
+        min_count: int = 1,
+        max_size: int | None = None,
+        always: Collection[str] = (),
     ) -> "Vocabulary":
         """Return the vocabulary of a training text.
 
@@ -89,6 +94,7 @@ class Vocabulary:
             sentences: the number of sentences.
             min_count: words with fewer occurrences become `<unk>`.
             max_size: the largest size, including `<unk>` and `</s>`; the rarest words become `<unk>`.
+            always: words that are in the vocabulary even if they do not occur, such as all pieces of a tokenizer.
 
         The tokens `<unk>`, `</s>` and `<s>` of the text also count as `<unk>`. The number of words that a token `<unk>`
         of the text stands for is estimated.
@@ -99,7 +105,9 @@ class Vocabulary:
         sentences = check_int("sentences", sentences, 0)
         min_count = check_int("min_count", min_count, 1)
         max_size = None if max_size is None else check_int("max_size", max_size, 4)  # <unk>, </s> and two words
-        kept = [word for word, count in counts.items() if count >= min_count and word not in RESERVED]
+        counts = dict.fromkeys(always, 0) | dict(counts)
+        always = frozenset(always)
+        kept = [w for w, count in counts.items() if (count >= min_count or w in always) and w not in RESERVED]
         kept.sort(key=lambda word: (-counts[word], word))
         kept = kept if max_size is None else kept[: max_size - 2]
         kept_counts = [counts[word] for word in kept]

@@ -21,7 +21,7 @@ from ncelm.errors import NcelmError
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team
 from ncelm.models import log_bilinear as core
-from ncelm.models.base import Sides
+from ncelm.models.base import Mode, Sides
 from ncelm.models.log_bilinear import ModelConfig
 from ncelm.text.store import Boundary, contexts_and_targets
 from ncelm.torch.exact import BLOCK_SCORES
@@ -97,9 +97,12 @@ class NeuralModel(nn.Module):
         raise NotImplementedError
 
     def score_positions(
-        self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
+        self, corpus: records.Corpus, first: int, last: int, team: Team, mode: Mode = "exact"
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return s(w, h) and log Z(h), each (last - first,), of the words at positions first..last - 1 of a text."""
+        if mode == "fast":
+            raise NcelmError("fast scores need a log-bilinear model: use the mode exact or unnormalised")
+        normalised = mode == "exact"
         scores, log_z = np.empty(last - first, np.float32), np.zeros(last - first)
         rows = max(BLOCK_SCORES // self.vocabulary_size, 1) if normalised else WINDOW_BATCH
         with torch.inference_mode(), _threads(team.threads), _evaluation_mode(self):

@@ -14,12 +14,14 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from ncelm.distributed import collective
+from ncelm.arguments import check_float
+from ncelm.distributed import collective, membership
 from ncelm.errors import ArgumentError, DivergedError, NcelmError
 from ncelm.io import array_files, run, signals
 from ncelm.io.machine import available_cores
 from ncelm.io.metrics import Metrics
 from ncelm.kernels.threads import Team
+from ncelm.models.fit_normalizer import fit_after_training
 from ncelm.progress import training_shown
 from ncelm.text.store import TokenStore
 from ncelm.training import diagnostics, recipes
@@ -36,6 +38,8 @@ from ncelm.training.tracking import check_track, track_training
 from ncelm.training.validation import evaluate_sample
 
 __all__ = ["Progress", "memory_bytes", "train"]
+
+WORDS_FOR_NORMALIZER = 20_000_000  # of training, all epochs together, from which on a normalizer is fitted at the end
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ def train(
     threads: int | None = None,
     resume: bool = False,
     checkpoint_minutes: float = 5.0,
+    peer_timeout: float = collective.PEER_TIMEOUT,
     watch: Sequence[str] = (),
     progress: bool | Callable[[Progress], None] | None = True,
     track: str | Sequence[str] = (),
@@ -78,6 +83,7 @@ def train(
         threads: number of threads; all cores by default. The result does not depend on it.
         resume: continue from the last checkpoint, to the same result, or start if there is none.
         checkpoint_minutes: time between checkpoints within an epoch. There is one after each epoch in any case.
+        peer_timeout: with torchrun, seconds after which a worker that does not answer ends training on all machines.
         watch: splits whose perplexity is recorded after each epoch. Training does not depend on it.
         progress: True for a bar or lines in a log, False for none (see `ncelm.progress`), or a function that is called
             after every call of the engine and after every epoch.
@@ -88,6 +94,7 @@ def train(
     Ctrl-C and SIGTERM write a checkpoint before KeyboardInterrupt or its subclass `ncelm.errors.Terminated` is raised.
     """
     check_arguments(store, out, config, threads, resume, checkpoint_minutes, progress)
+    check_float("peer_timeout", peer_timeout, 1.0, 1e6)
     trackers = check_track(track)
     store = TokenStore.open(store)
     if threads is None:
@@ -96,13 +103,24 @@ def train(
     choice = configure(store, out, config, recipe=recipe, minutes=minutes, threads=threads, resume=resume, **changes)
     config = choice.config
     team = Team(threads)  # validates the number of threads, before anything is written
-    setup = Setup.create(store, Path(out), config, watch, collective.current())
+    setup = Setup.create(store, Path(out), config, watch, collective.current(peer_timeout))
     with ExitStack() as stack:
         snapshot = start(setup, resume, stack)
         introduction = choice.explanation if adaptive else ""
         shown = stack.enter_context(training_shown(progress, introduction))
         report = stack.enter_context(track_training(trackers, setup, snapshot.state, shown))
-        return Loop(setup, snapshot, team, 60.0 * checkpoint_minutes, report).run()
+        result = Loop(setup, snapshot, team, 60.0 * checkpoint_minutes, report).run()
+        _fit_normalizer(setup, team)
+        return result
+
+
+def _fit_normalizer(setup: Setup, team: Team) -> None:
+    """Fit a normalizer to a log-bilinear model, if that takes a small part of the time of training. Rank 0 does."""
+    words = setup.store.split("train").tokens * setup.config.schedule.epochs
+    log_bilinear = setup.config.model.architecture == "log-bilinear"
+    if setup.collective.rank == 0 and log_bilinear and words >= WORDS_FOR_NORMALIZER:
+        with team:
+            fit_after_training(setup.out, setup.store, team)
 
 
 def configure(
@@ -123,7 +141,7 @@ def configure(
     if recipe is not None and config is not None:
         raise ArgumentError("`recipe` is the name of a configuration: give either `recipe` or `config`, not both")
     if config is None and recipe is None:
-        former = former_config(Path(out)) if resume or collective.restarted() else None
+        former = former_config(Path(out)) if resume else None
         if former is not None:
             return Choice(former.with_changes(**changes), "")
         if minutes is not None and collective.started_by_torchrun():
@@ -182,6 +200,8 @@ class Loop:
                     self.snapshot.carried,
                 )
                 self._run_epochs(engine)
+        self.setup.collective.gather("")  # no worker is started again after this
+        membership.forget(self.setup.out)
         if self.setup.collective.rank > 0:  # other workers may not even see the file
             return self.last_record
         records = self.metrics.read()
@@ -197,18 +217,19 @@ class Loop:
             while not self.state.finished:
                 self._run_epoch(engine, request)
                 self._end_epoch(request)
-                (stop,) = self.setup.collective.all_reduce(np.array([float(request.is_set())]))
+                (stop,) = self.setup.collective.all_reduce(np.array([request.weight]))
                 if stop and not self.state.finished:
-                    self._stop(request)
+                    self._stop(request, stop)
 
     def _run_epoch(self, engine: Engine, request: signals.StopRequest) -> None:
         """Run the remaining minibatches of an epoch."""
         setup, state, group = self.setup, self.state, self.setup.collective
-        config, steps, sync_steps, calls = setup.config, setup.steps_of(state.epoch), setup.sync_steps, 0
+        config, steps, calls = setup.config, setup.steps_of(state.epoch), 0
+        sync = steps if group.size == 1 else state.step
         while state.step < steps:
-            n = min(engine.planned, steps - state.step)
-            if group.size > 1:
-                n = min(n, sync_steps - state.step % sync_steps)
+            if state.step == sync:
+                sync = setup.next_sync(state.epoch, state.step, state.schedule.learning_rate)
+            n = min(engine.planned, sync - state.step)
             began = time.perf_counter()
             updates_done = state.epoch * setup.steps_per_epoch + state.step + np.arange(n)
             rate = state.schedule.learning_rate
@@ -220,9 +241,9 @@ class Loop:
             self.reduction.add(losses)
             if last or calls % group.reduce_interval == 0:
                 due = group.rank == 0 and time.monotonic() - self.last_checkpoint > self.checkpoint_seconds
-                self.reduction.start(state.step, request.is_set(), due)
-            if last or state.step % sync_steps == 0:
-                group.synchronize(full=last)
+                self.reduction.start(state.step, request.weight, due)
+            if state.step == sync:
+                self._synchronize(full=last)
             state.seconds += time.perf_counter() - began
             if self.importance:
                 self._trace_weights(engine, losses)
@@ -232,19 +253,25 @@ class Loop:
                 self._probe(n)
             self._report(None)
             if (stop or save) and not last:  # an epoch ends with a checkpoint in any case
-                self.reduction.start(state.step, False, False)
+                self.reduction.start(state.step, 0.0, False)
                 self._add_losses(0)
-                group.synchronize(full=True)
+                self._synchronize(full=True)
                 self._checkpoint()
+                sync = state.step
                 if stop:
-                    self._stop(request)
+                    self._stop(request, stop)
 
-    def _add_losses(self, in_flight: int) -> tuple[bool, bool]:
-        """Add reduced losses, except for the last `in_flight`; return whether to stop and whether to save."""
-        state, stop, save = self.state, False, False
+    def _synchronize(self, full: bool) -> None:
+        """Exchange row deltas. A number that is not finite ends the run on all workers."""
+        if problem := self.setup.collective.synchronize(full):
+            self._diverged(problem)
+
+    def _add_losses(self, in_flight: int) -> tuple[float, bool]:
+        """Add reduced losses, except for the last `in_flight`; return the requests to stop and whether to save."""
+        state, stop, save = self.state, 0.0, False
         began = time.perf_counter()
         for reduced in self.reduction.finish(in_flight):
-            stop, save = stop or reduced.stop, save or reduced.save
+            stop, save = stop + reduced.stop, save or reduced.save
             for loss in reduced.losses:  # one by one: the sum must not depend on the number of losses in a call
                 state.loss_sum += float(loss)
             if not math.isfinite(state.loss_sum):
@@ -394,11 +421,11 @@ class Loop:
                     result = evaluate_sample(model, self.setup.store, name, words, self.team)
                 found = [result.perplexity, result.log_z_mean, result.log_z_std, 0.0]
             except KeyboardInterrupt:
-                found[-1] = 1.0
+                found[-1] = request.weight
         *found, stopped = self.setup.collective.broadcast(np.array(found)).tolist()
         if stopped:
             self._checkpoint()
-            self._stop(request)
+            self._stop(request, stopped)
         perplexity, log_z_mean, log_z_std = found
         return _Evaluated(perplexity, log_z_mean, log_z_std, time.perf_counter() - began)
 
@@ -406,6 +433,7 @@ class Loop:
         """Write a checkpoint. Rank 0 does."""
         group, store, out = self.setup.collective, self.setup.store, self.setup.out
         if group.rank > 0:
+            membership.remember(out, self.setup.progress(self.state))
             return
         changed: NcelmError | None = None
         try:
@@ -416,11 +444,14 @@ class Loop:
             changed = error
         with_carried = self.state.step > 0 and group.size == 1
         write_checkpoint(out / run.CHECKPOINT, self.snapshot, with_carried)
+        membership.remember(out, self.setup.progress(self.state))
         self.last_checkpoint = time.monotonic()
         if changed:
             raise NcelmError(f"{changed}; a checkpoint is in {out}: continue with `resume`") from changed
 
-    def _stop(self, request: signals.StopRequest) -> NoReturn:
+    def _stop(self, request: signals.StopRequest, weight: float) -> NoReturn:
+        """End training on all workers, with the signal that one of them received."""
+        request.add(weight)
         raise request.exception(f"a checkpoint is in {self.setup.out}: continue with `resume`")
 
     def _report(self, record: dict[str, Any] | None) -> None:

@@ -132,7 +132,8 @@ _DECLARED: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "distributed": (
         ("sync_interval", "distributed.sync_interval",
-         "Words of text between two synchronisations of the workers; 0 for 1/500 of the text, more in a small text."),
+         "Words of text, of all workers, between two synchronisations at the initial learning rate; 0 for a default "
+         "that depends on the text and the number of workers. A minibatch of a worker is at most its part of it."),
     ),
 }  # fmt: skip
 _ALIASES = {"learning_rate": ("--lr",)}

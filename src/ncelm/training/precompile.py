@@ -10,15 +10,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from ncelm.kernels.threads import Team
-from ncelm.models.base import corpus_view
+from ncelm.models.base import Mode, corpus_view
+from ncelm.models.fit_normalizer import fit
 from ncelm.models.log_bilinear import LogBilinear
 from ncelm.models.ngram.arpa import read_arpa, write_arpa
 from ncelm.models.ngram.estimate import estimate
+from ncelm.models.ngram.index import build_index, compile_queries
 from ncelm.models.ngram.query import NGramModel
 from ncelm.noise import Noise
 from ncelm.text.prepare import prepare
@@ -113,8 +115,9 @@ def _score(matrices: str, kinds: Sequence[Any] = ID_TYPES, parent: Path | None =
         model = LogBilinear.initialise(config, unigram, 0, 0.1)
         for store in stores:
             corpus = corpus_view(store.split("valid"), store)
-            for normalised in (True, False):
-                model.score_positions(corpus, 0, corpus.ids.size, team, normalised)
+            model = replace(model, normalizer=fit(model, corpus, corpus, 2, 4, 0, team))
+            for mode in get_args(Mode):
+                model.score_positions(corpus, 0, corpus.ids.size, team, mode)
         model.predict(np.zeros((1, config.positions), np.int64))
         list(model.next_distributions([np.zeros(1, np.int64)], 0, team))
         model.draw_next([np.zeros(1, np.int64)], 0, (), 1.0, np.zeros(1), team)
@@ -137,3 +140,4 @@ def _ngram() -> None:
         model = _estimate_ngram(stores)
         write_arpa(path, model, stores[0].vocabulary)
         read_arpa(path)
+        compile_queries(build_index(model, stores[0].vocabulary, stores[0].pad_id))

@@ -14,7 +14,7 @@ class Reduced(NamedTuple):
 
     first_step: int
     losses: np.ndarray  # (n,)
-    stop: bool  # whether a worker was interrupted
+    stop: float  # requests to stop, `StopRequest.weight`, of all workers; 0 for none
     save: bool  # whether a checkpoint is due
 
 
@@ -36,7 +36,7 @@ class LossReduction:
         """Add the losses of a call of the engine."""
         self._losses.extend(losses.tolist())
 
-    def start(self, step: int, stop: bool, save: bool) -> None:
+    def start(self, step: int, stop: float, save: bool) -> None:
         """Start an all-reduce of the losses added so far, up to minibatch `step`, and of two requests."""
         n = len(self._losses)
         result = self._collective.all_reduce_async(np.array([*self._losses, stop, save]))
@@ -48,4 +48,4 @@ class LossReduction:
         while len(self._in_flight) > keep:
             first_step, steps, result = self._in_flight.popleft()
             losses, (stop, save) = np.split(result(), [steps])
-            yield Reduced(first_step, losses, bool(stop > 0), bool(save > 0))
+            yield Reduced(first_step, losses, float(stop), bool(save > 0))

@@ -1,6 +1,5 @@
 """The fixed part of a training run: store, configuration, backend and sizes, validated before anything is written."""
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ import numpy as np
 
 from ncelm import __version__
 from ncelm.arguments import check_bool, check_float, check_path, check_strings, check_type
-from ncelm.distributed.collective import Collective, local_world_size
+from ncelm.distributed.collective import Collective, check_equal, local_world_size
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.machine import check_memory
@@ -21,13 +20,17 @@ from ncelm.noise import BigramNoise, Noise, noise_of
 from ncelm.progress import check_progress
 from ncelm.text.store import TokenStore, store_or_path
 from ncelm.training.backend import Backend, ModelClass, backend_of, index_contexts, model_class
-from ncelm.training.checkpoint import SnapshotShapes
-from ncelm.training.config import Adam, Halve, TrainConfig
+from ncelm.training.checkpoint import SnapshotShapes, TrainingState
+from ncelm.training.config import Adam, Halve, Linear, TrainConfig
+from ncelm.training.options import to_flat
 from ncelm.training.schedule import total_steps
 from ncelm.training.validation import SAMPLING_ERROR, sample_size
 
-# Default synchronisation interval: 1/500 of the text; in small texts 10,000 words, but not over 1/90 of the text
-SYNCS_PER_EPOCH, MIN_SYNCS_PER_EPOCH, MIN_SYNC_WORDS = 500, 90, 10_000
+# Default synchronisation interval of two workers: 12,000 words of a text of 900,000 words or more, in proportion to the
+# length^1.25 of shorter texts, and 1/500 of a text of more than six million words. N workers have 2/N of it.
+SYNC_WORDS, SHORT_TEXT, SYNC_EXPONENT, SYNCS_PER_EPOCH = 12_000, 900_000, 1.25, 500
+SHORT_SYNCS = 10  # intervals of text in which the synchronisation interval grows to its value
+MAX_SYNC_GROWTH = 10  # of the interval, which grows when the learning rate decays
 _NO_IDS = np.zeros(0, np.int32)
 
 
@@ -60,7 +63,7 @@ class Setup:
     watch: tuple[str, ...]  # splits whose perplexity is recorded after each epoch
     collective: Collective
     worker_store: TokenStore  # with this worker's part of the training split; in a single process, all of it
-    worker_config: TrainConfig  # with this worker's seed
+    worker_config: TrainConfig  # with this worker's seed and batch size
     backend: Backend
     model_class: ModelClass
     steps_per_epoch: int  # of each worker
@@ -82,10 +85,11 @@ class Setup:
                 "`valid_sentences`, or train with `schedule` linear"
             )
         if collective.size > 1:
-            _check_workers(store, out, config, watched, collective)
+            _check_workers(store, config, watched, collective)
         worker_store = collective.shard(store)
         seed = (config.seed * collective.size + collective.rank) % 2**63
-        worker_config = replace(config, seed=seed)
+        batch_size = worker_batch_size(config, store.split("train").tokens, collective.size)
+        worker_config = replace(config, seed=seed, batch_size=batch_size)
         tokens, kind = worker_store.split("train").tokens, model_class(config)
         parameters = kind.shapes(config.model, len(store.vocabulary))
         memory = backend.memory_bytes(worker_config, len(store.vocabulary), tokens)
@@ -121,14 +125,36 @@ class Setup:
     @property
     def step_words(self) -> int:
         """Words of text in a minibatch of each worker."""
-        return self.config.batch_size * self.collective.size
+        return self.worker_config.batch_size * self.collective.size
 
     @property
-    def sync_steps(self) -> int:
-        """Minibatches between two synchronisations of the workers."""
-        least = min(MIN_SYNC_WORDS, self.tokens // MIN_SYNCS_PER_EPOCH)
-        words = self.config.distributed.sync_interval or max(self.tokens // SYNCS_PER_EPOCH, least)
-        return max(words // self.step_words, 1)
+    def sync_words(self) -> int:
+        """Words of text, of all workers, between two synchronisations at the initial learning rate."""
+        return self.config.distributed.sync_interval or sync_words(self.tokens, self.collective.size)
+
+    def next_sync(self, epoch: int, step: int, learning_rate: float) -> int:
+        """Return the step of an epoch at whose end the workers synchronise next, after `step` steps.
+
+        What a worker misses of the others' training between two synchronisations is the number of their steps times
+        the size of these steps. The interval is therefore short in the first updates, which Adagrad makes long, and
+        inversely proportional to the learning rate.
+        """
+        done, decay = epoch * self.steps_per_epoch + step, learning_rate / self.config.learning_rate
+        if isinstance(self.config.schedule, Linear):
+            decay *= 1.0 - done / total_steps(self.config.schedule, self.steps_per_epoch)
+        start = min(math.sqrt(done * self.step_words / (SHORT_SYNCS * self.sync_words)), 1.0)
+        words = self.sync_words * start / max(decay, 1.0 / MAX_SYNC_GROWTH)
+        return min(step + max(int(words) // self.step_words, 1), self.steps_of(epoch))
+
+    def steps_per_epoch_of(self, workers: int) -> int:
+        """Return the number of minibatches in an epoch of each of `workers` workers."""
+        tokens = self.tokens // workers
+        config = replace(self.config, batch_size=worker_batch_size(self.config, self.tokens, workers))
+        return self.backend.steps_per_epoch(config, max(tokens, 1))
+
+    def progress(self, state: TrainingState) -> float:
+        """Return the number of epochs done, with a fraction, of a state of this number of workers."""
+        return state.epoch + state.step / self.steps_per_epoch
 
     def steps_of(self, epoch: int) -> int:
         """Return the number of minibatches of an epoch of each worker; the first epoch is 0."""
@@ -169,34 +195,48 @@ class Setup:
         return noise_distribution(self.worker_store, self.config)
 
 
+def sync_words(tokens: int, workers: int) -> int:
+    """Return the default synchronisation interval, in words of text of all workers, for a text of `tokens` words."""
+    of_two = max(tokens / SYNCS_PER_EPOCH, SYNC_WORDS * min(tokens / SHORT_TEXT, 1.0) ** SYNC_EXPONENT)
+    return max(int(of_two * 2.0 / workers), 1)
+
+
+def worker_batch_size(config: TrainConfig, tokens: int, workers: int) -> int:
+    """Return the words in a minibatch of each worker: `batch_size`, or less to have one in each interval.
+
+    Training on a short text by many workers would otherwise have few and large steps.
+    """
+    if workers == 1:
+        return config.batch_size
+    interval = config.distributed.sync_interval or sync_words(tokens, workers)
+    least = config.bptt_length if config.model.architecture == "lstm" else 1
+    return min(config.batch_size, max(interval // workers, least))
+
+
 def noise_distribution(store: TokenStore, config: TrainConfig) -> Noise | BigramNoise:
     """Return the noise distribution of a configuration for the training text of a store."""
     noise: Any = config.noise
     return noise_of(store, noise.name, getattr(noise, "power", 0.0), getattr(noise, "smoothing", 0.0))
 
 
-def _check_workers(
-    store: TokenStore, out: Path, config: TrainConfig, watch: tuple[str, ...], collective: Collective
-) -> None:
+def _check_workers(store: TokenStore, config: TrainConfig, watch: tuple[str, ...], collective: Collective) -> None:
     """Raise NcelmError for options that need one process, and unless all workers have the same options."""
     if config.learned_log_normalizers:
         raise NcelmError("`log_normalizers` learned goes with one process, not with torchrun")
     if isinstance(config.optimizer, Adam):
         raise NcelmError("`optimizer` adam goes with one process, not with torchrun: choose adagrad or sgd")
-    options = {**config.to_dict(), "out": str(out), "watch": watch}
-    collective.check_equal(
-        {
-            "ncelm": f"{__version__} {run.VERSION}",
-            "token store": store.fingerprint,
-            "set of options": json.dumps(options, sort_keys=True),
-        }
+    # paths may differ between machines
+    options = {f"`{name}`": value for name, value in to_flat(config).items() if name != "init_from"}
+    check_equal(
+        collective,
+        {"ncelm": f"{__version__}.{run.VERSION}", "token store": store.fingerprint, **options, "`watch`": watch},
     )
 
 
 def _check_memory(needed: int, parameters: dict[str, tuple[int, ...]], collective: Collective) -> None:
     if collective.size > 1:
-        # per parameter: its last synchronised value, the remainder of its quantisation, and an int8 of each message
-        needed += sum(math.prod(shape) for shape in parameters.values()) * (4 + 4 + 1 + collective.size)
+        # per parameter: its last synchronised value, an owner's sum, and an int8 of each of four messages
+        needed += sum(math.prod(shape) for shape in parameters.values()) * (4 + 4 // collective.size + 4)
         needed *= local_world_size()
     remedy = "lower `dim`, `batch_size` or `noise_samples`, or prepare the text with a smaller `vocabulary_size`"
     check_memory("training", needed, remedy)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ncelm.distributed import collective
+from ncelm.distributed.membership import Member, check_not_lost, is_restart, record_agents
 from ncelm.errors import DivergedError, NcelmError
 from ncelm.io import array_files, run
 from ncelm.io.files import atomic_folder, exclusive_lock
@@ -37,9 +37,11 @@ def start(setup: Setup, resume: bool, stack: ExitStack) -> Snapshot:
     is closed. If it is closed by an error before the first checkpoint, a new run directory is removed.
     """
     group, started, snapshot = setup.collective, 0.0, None
+    own = Member.of_this_process(group.rank, setup.out)
+    members = [Member.from_text(text) for text in group.gather(own.to_text())]
     try:
         if group.rank == 0:
-            snapshot = _start(setup, resume, stack)
+            snapshot = _start(setup, resume, members, stack)
             started = 1.0
     finally:
         (started,) = group.broadcast(np.array([started]))
@@ -51,21 +53,23 @@ def start(setup: Setup, resume: bool, stack: ExitStack) -> Snapshot:
         group.broadcast_arrays(arrays)
     if group.size > 1:
         snapshot.state = _broadcast_state(setup, snapshot.state)
-        interval = setup.sync_steps * setup.step_words
+        interval = max(setup.sync_words, setup.step_words)
         group.register(snapshot.model.arrays(), snapshot.optimizer_state, setup.store.vocabulary.counts, interval)
     return snapshot
 
 
-def _start(setup: Setup, resume: bool, stack: ExitStack) -> Snapshot:
+def _start(setup: Setup, resume: bool, members: list[Member], stack: ExitStack) -> Snapshot:
     out, metrics = setup.out, Metrics(setup.out / run.METRICS)
-    # workers that torchrun restarts after a failure resume in any case
-    resume = (resume or collective.restarted()) and out.exists()
+    # workers that torchrun starts again, after a failure or with other machines, resume in any case
+    resume = (resume or is_restart(out, members)) and out.exists()
     checkpoint = resume and (out / run.CHECKPOINT).exists()
+    if not checkpoint:
+        check_not_lost(out, members, 0.0)
     vectors = initial_vectors(setup) if setup.config.init.run and not checkpoint else None
     if resume:
         check_same_run(out, setup.store, setup.config, setup.collective.size)
     else:
-        _create(setup)
+        _create(setup, members)
         stack.enter_context(_removed_on_error(out))
     busy = f"another process is training {out}: wait for it, or choose another `out`"
     stack.enter_context(exclusive_lock(out / run.LOCK, busy))
@@ -73,8 +77,11 @@ def _start(setup: Setup, resume: bool, stack: ExitStack) -> Snapshot:
         records = metrics.read()
         if divergence := Divergence.from_record(records[-1]) if records else None:  # it would diverge again
             raise DivergedError(divergence.message(metrics.path, setup.config.learning_rate))
+        record_agents(out, members)
     if checkpoint:
-        return restore(setup)
+        snapshot = restore(setup)
+        check_not_lost(out, members, setup.progress(snapshot.state))
+        return snapshot
     snapshot = initial_snapshot(setup)
     if vectors is not None:
         set_vectors(snapshot, vectors)
@@ -95,7 +102,7 @@ def _removed_on_error(out: Path) -> Iterator[None]:
         raise
 
 
-def _create(setup: Setup) -> None:
+def _create(setup: Setup, members: list[Member]) -> None:
     """Create the run directory with its description."""
     if (setup.out / run.CONFIG).exists():
         raise NcelmError(f"{setup.out} exists already: continue with `resume`, or choose another `out`")
@@ -103,6 +110,7 @@ def _create(setup: Setup) -> None:
         origin = description.Origin.of(setup.store)
         content = setup.config.to_dict()
         description.write_description(folder, setup.config.model.architecture, origin, config=content)
+        record_agents(folder, members)
 
 
 def initial_snapshot(setup: Setup) -> Snapshot:
@@ -122,13 +130,11 @@ def restore(setup: Setup) -> Snapshot:
     """Return the state of the last checkpoint. Metrics after it are removed."""
     path, group = setup.out / run.CHECKPOINT, setup.collective
     arrays, state = read_checkpoint(path, setup.shapes)
-    if state.step > 0 and state.workers != group.size:  # each worker has read a part of its own shard
-        raise NcelmError(
-            f"{setup.out} was stopped by {state.workers} workers within an epoch: resume it with as many workers"
-        )
+    carried = state.step > 0 and group.size == state.workers == 1  # of several workers, all start with zeros
+    if state.workers != group.size:
+        _change_workers(setup, state, path)
     if not state.is_possible(setup.config.schedule.epochs, setup.steps_per_epoch, setup.config.learning_rate):
         raise not_a_checkpoint(path)
-    state.workers = group.size
     snapshot = initial_snapshot(setup)
     snapshot.state = state
     parameters = {name: arrays[name].copy() for name in setup.shapes.parameters}
@@ -138,7 +144,7 @@ def restore(setup: Setup) -> Snapshot:
             array[:] = arrays[f"{statistic}.{name}"]
     if setup.shapes.contexts:
         snapshot.log_normalizers[:] = arrays["log_normalizers"]
-    if state.step > 0 and group.size == 1:  # of several workers, only rank 0 writes: all start with zeros
+    if carried:
         snapshot.carried = restore_carried(arrays, setup.shapes.carried, path)
     Metrics(setup.out / run.METRICS).truncate(state.metrics_bytes, state.metrics_sha256)
     if state.best_epoch:  # the best model so far may be the result
@@ -147,7 +153,26 @@ def restore(setup: Setup) -> Snapshot:
         # a header with other blanks or another order is valid too: written again, the result has the same bytes
         write_model(model, best, setup.config.model.architecture)
     setup.store.vocabulary.save(setup.out / run.VOCABULARY)  # in case it was lost
+    setup.store.text.save(setup.out)
     return snapshot
+
+
+def _change_workers(setup: Setup, state: TrainingState, path: Path) -> None:
+    """Let another number of workers continue an epoch, at the same fraction of it.
+
+    Each worker reads its part of the text in a random order. The parts are other ones now: in the rest of this epoch
+    some words are read for the second time, and as many are not read.
+    """
+    if not 1 <= state.workers <= setup.tokens:
+        raise not_a_checkpoint(path)
+    former_steps = setup.steps_per_epoch_of(state.workers)
+    step = min(round(state.step / former_steps * setup.steps_per_epoch), setup.steps_per_epoch)
+    if state.step and not step:
+        state.loss_sum = 0.0
+    elif state.step:  # the mean loss stays the same
+        former_words = min(state.step / former_steps, 1.0) * setup.tokens
+        state.loss_sum *= min(step * setup.step_words, setup.tokens) / former_words
+    state.step, state.workers, state.weights = step, setup.collective.size, []
 
 
 def _broadcast_state(setup: Setup, state: TrainingState) -> TrainingState:

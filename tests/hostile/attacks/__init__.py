@@ -7,6 +7,7 @@ from tests.hostile.attacks import (
     checkpoints,
     concurrency,
     files,
+    filtering,
     kills,
     limits,
     parts,
@@ -15,5 +16,5 @@ from tests.hostile.attacks import (
 )
 from tests.hostile.outcome import Family
 
-MODULES = (files, checkpoints, archives, arpa, texts, parts, calls, writes, kills, limits, concurrency)
+MODULES = (files, checkpoints, archives, arpa, texts, filtering, parts, calls, writes, kills, limits, concurrency)
 FAMILIES: dict[str, Family] = {family.name: family for module in MODULES for family in module.FAMILIES}

@@ -270,6 +270,9 @@ def public_functions(corpus: Corpus, place: Place) -> dict[str, tuple[Callable[.
     lm = ncelm.load(run, threads=1)
     pmi = ncelm.Pmi.load(folder / "pmi")
     lsa = ncelm.Lsa.load(folder / "lsa")
+    own = place.folder / "tied"
+    if not own.exists():
+        corpus.copy(["tied"], place.folder)
     small = {"dim": 3, "epochs": 1, "noise_samples": 2, "context": 2, "batch_size": 200}
     words = [WORDS[0], WORDS[1]]
     return {
@@ -297,11 +300,13 @@ def public_functions(corpus: Corpus, place: Place) -> dict[str, tuple[Callable[.
         "Vocabulary.id": (lm.vocabulary.id, {"word": WORDS[0]}),
         "Vocabulary.encode": (lm.vocabulary.encode, {"words": words}),
         "score": (lm.score, {"sentence": words, "end": True}),
+        "fit_normalizer": (ncelm.fit_normalizer, {"path": own, "store": store, "units": 3, "contexts": 50, "seed": 0,
+                           "threads": 1}),
         "Tokens": (ncelm.Tokens, {"words": words}),
         "next_words": (lm.next_words, {"context": " ".join(words), "n": 3}),
         "distribution": (lm.distribution, {"before": " ".join(words), "after": ""}),
         "full_scores": (lm.full_scores, {"sentence": " ".join(words), "end": True}),
-        "scores_of": (lambda **given: list(lm.scores_of(**given)), {"sentences": words, "end": True, "normalised": True}),  # noqa: E501
+        "scores_of": (lambda **given: list(lm.scores_of(**given)), {"sentences": words, "end": True, "mode": "fast"}),
         "perplexity": (lm.perplexity, {"sentences": [" ".join(words)]}),
         "evaluate": (lm.evaluate, {"sentences": words}),
         "evaluate_split": (lm.evaluate_split, {"store": store, "name": "valid"}),
@@ -323,7 +328,7 @@ def public_functions(corpus: Corpus, place: Place) -> dict[str, tuple[Callable[.
 
 
 # Large values of these are possible, and take long
-LONG = ("epochs", "noise_samples", "n", "shape", "dim", "batch_size", "context", "context_after")
+LONG = ("epochs", "noise_samples", "n", "shape", "dim", "batch_size", "context", "context_after", "contexts")
 
 
 def invalid_arguments(random: Random, place: Place) -> str:

@@ -143,6 +143,22 @@ def _update_runs(folder: Path) -> None:
             file.header["run"] = run
         file.sign()
         path.write_bytes(file.content())
+    _update_normalizer(folder)
+
+
+def _update_normalizer(folder: Path) -> None:
+    """Write the checksum of changed parameters into the normalizer of a run, if it has one."""
+    path = folder / "normalizer.safetensors"
+    if path.exists():
+        file, model = (ArrayFile.parse(each.read_bytes()) for each in (path, folder / "model.safetensors"))
+        with suppress(TypeError, KeyError, AttributeError):  # mutated headers
+            file.header["parameters"] = model.header["checksum"]
+        file.sign()
+        path.write_bytes(file.content())
+
+
+def _array_files(place: Place) -> list[Path]:
+    return [*files_of(place, "model.safetensors"), *files_of(place, "normalizer.safetensors")]
 
 
 def damaged_arrays(random: Random, place: Place) -> str:
@@ -158,7 +174,7 @@ def crafted_arrays(random: Random, place: Place) -> str:
 def _arrays(random: Random, place: Place, crafted: bool) -> str:
     target = random.choice([run for run in place.corpus.runs if not run.startswith("stopped")])
     copy_target(place, target)
-    path = random.choice(files_of(place, "model.safetensors"))
+    path = random.choice(_array_files(place))
     file = ArrayFile.parse(path.read_bytes())
     for _ in range(random.choice((1, 1, 1, 2, 4))):
         if file.arrays:
@@ -173,6 +189,8 @@ def _arrays(random: Random, place: Place, crafted: bool) -> str:
             file.sign()
     path.write_bytes(file.content())
     if crafted:
+        if path.name == "model.safetensors":
+            _update_normalizer(path.parent)
         _update_parts(place, target)
     return check(place, target, crafted)
 
@@ -199,7 +217,7 @@ def damaged_headers(random: Random, place: Place) -> str:
     """Change the head of an array file: its length, offsets, shapes, types and metadata."""
     target = random.choice([run for run in place.corpus.runs if not run.startswith("stopped")])
     copy_target(place, target)
-    path = random.choice(files_of(place, "model.safetensors"))
+    path = random.choice(_array_files(place))
     path.write_bytes(mutate_entries(random, ArrayFile.parse(path.read_bytes())))
     return check(place, target, crafted=False)
 

@@ -97,6 +97,7 @@ def operations(corpus: Corpus) -> dict[str, Callable[[Path], Any]]:
         "to-arpa": lambda out: ncelm.export_arpa(folder / "ngram", out),
         "to-arpa.gz": lambda out: ncelm.export_arpa(folder / "ngram", out),
         "from-arpa": lambda out: ncelm.import_arpa(folder / "ngram.arpa", out),
+        "normalizer": lambda out: ncelm.fit_normalizer(out, store, units=3, contexts=50, threads=1),
         "export": lambda out: export_vectors(ncelm.load(folder / "tied"), out, "word2vec"),
     }
     for name, options in corpus.neural.items():
@@ -115,6 +116,9 @@ def _output(name: str, corpus: Corpus, folder: Path) -> Path:
         stopped = stopped_name(name.removeprefix("resume "))
         corpus.copy([stopped], folder)
         return folder / stopped
+    if name == "normalizer":
+        corpus.copy(["tied"], folder)
+        return folder / "tied"
     suffixes = {"to-arpa": ".arpa", "to-arpa.gz": ".arpa.gz", "export": ".txt"}
     return folder / f"out{suffixes.get(name, '')}"
 
@@ -157,7 +161,7 @@ def write_fault(random: Random, place: Place) -> str:
         if changed := changed_files(out, expected):
             raise Violation(f"{what}: success, with other content of {', '.join(changed)}")
         return HARMLESS
-    if not name.startswith(("train", "resume")) and (out.exists() or out.is_symlink()):
+    if not name.startswith(("train", "resume", "normalizer")) and (out.exists() or out.is_symlink()):
         raise Violation(f"{what}: an error, and the output exists")
     with still_clocks():
         try:

@@ -30,7 +30,7 @@ import numpy as np
 from ncelm.errors import NcelmError
 from ncelm.io.compressed import open_gzip
 from ncelm.io.files import atomic_write, check_not_existing, open_regular
-from ncelm.models.ngram.query import LOG_ZERO, MAX_LOG, MAX_ORDER, NGramModel
+from ncelm.models.ngram.query import LOG_MISSING, LOG_ZERO, MAX_LOG, MAX_ORDER, NGramModel
 from ncelm.text.vocabulary import END, UNKNOWN, Vocabulary
 
 if TYPE_CHECKING:
@@ -352,6 +352,7 @@ def _assemble(
     spell = (*vocabulary.words, BEGIN)
     new_ids = np.array([begin_id if name == BEGIN else vocabulary.id(name) for name in names])
     logs, backoffs = np.full(size, LOG_ZERO), np.zeros(size, np.float32)  # <unk> and <s> may be missing
+    logs[vocabulary.unknown_id] = LOG_MISSING
     logs[new_ids] = sections[0].log_probabilities
     backoffs[new_ids] = sections[0].log_backoffs
     all_words, all_logs, all_backoffs, children = [np.arange(size, dtype=np.int32)], [logs], [backoffs], []

@@ -17,13 +17,14 @@ from ncelm.io import array_files, run
 from ncelm.kernels import records
 from ncelm.kernels.threads import Team
 from ncelm.models import description
-from ncelm.models.base import Sides
+from ncelm.models.base import Mode, Sides
 
 if TYPE_CHECKING:
     from ncelm.kernels.ngram import Trie
 
 MAX_ORDER = 10
 LOG_ZERO = np.float32(-99.0)  # log10 of the probability of <s>, and of words without one, as in ARPA files
+LOG_MISSING = np.float32(-100.0)  # of <unk> if an ARPA file does not have it, as in KenLM
 LN_10 = float(np.log(10.0))
 MAX_EXCESS = 1e-3  # log10 by which a probability may exceed 1, because the numbers of an ARPA file are rounded
 VALIDATED = 1 << 22  # n-grams validated in one call
@@ -67,7 +68,7 @@ class NGramModel:
         return Trie(self.order, *map(records.read_only, arrays))
 
     def score_positions(
-        self, corpus: records.Corpus, first: int, last: int, team: Team, normalised: bool = True
+        self, corpus: records.Corpus, first: int, last: int, team: Team, mode: Mode = "exact"
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return log P(w|h) of the words at positions first..last - 1, and log-normalizers, which are 0."""
         from ncelm.kernels import ngram as kernels

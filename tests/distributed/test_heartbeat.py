@@ -1,0 +1,100 @@
+"""ncelm.distributed.heartbeat with two workers in one process, and ncelm.distributed.network."""
+
+import os
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from ncelm.distributed import network
+
+pytest.importorskip("torch", reason="needs the extra `torch`")
+from torch.distributed import TCPStore
+
+from ncelm.distributed.heartbeat import Heartbeat
+
+
+@pytest.fixture
+def workers():
+    """Return two heartbeats, of which none is started, and the list of their messages."""
+    server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    messages, failed = [], threading.Event()
+
+    def fail(message):
+        messages.append(message)
+        failed.set()
+
+    def heartbeat(rank):
+        store = TCPStore(
+            "127.0.0.1", server.port, is_master=False, timeout=timedelta(seconds=1), wait_for_workers=False
+        )
+        return Heartbeat(store, "group", rank, ["first", "second"], 1.0, fail)
+
+    both = [heartbeat(rank) for rank in range(2)]
+    yield both, messages, failed
+    for each in both:
+        if each._thread.is_alive():
+            each.close()
+
+
+def test_workers_that_answer_do_not_fail(workers):
+    both, messages, failed = workers
+    for each in both:
+        each.start()
+    assert not failed.wait(1.5)
+    assert messages == []
+
+
+def test_a_silent_worker_is_named(workers):
+    both, messages, failed = workers
+    both[1].store.set(both[1].keys[1], "0")  # it joined, and does not answer
+    both[0].start()
+    assert failed.wait(10)
+    assert messages[0].startswith("worker 1 on second did not answer for 1 s: check it; with --max-restarts")
+
+
+def test_a_worker_that_has_left_is_not_silent(workers):
+    both, messages, failed = workers
+    for each in both:
+        each.start()
+    both[1].close()
+    assert not failed.wait(1.5)
+    assert messages == []
+
+
+def test_a_store_that_does_not_answer_is_named(workers):
+    both, messages, failed = workers
+
+    class Silent:
+        host = "127.0.0.1"
+
+        def set(self, key, value):
+            if value != "0":
+                raise RuntimeError("Connection reset by peer")
+
+    both[0].store = Silent()
+    both[0].start()
+    assert failed.wait(10)
+    assert messages[0].startswith("torchrun's key-value store on 127.0.0.1 did not answer for 1 s: check the network")
+    time.sleep(0.1)
+    assert len(messages) == 1
+
+
+# -- network ---------------------------------------------------------------------------------------------------------
+
+
+def test_addresses_that_others_cannot_reach_are_recognized():
+    assert network.is_local("127.0.1.1")  # the name of a Debian host
+    assert network.is_local("169.254.3.4")
+    assert not network.is_local("192.0.2.7")
+    assert not any(map(network.is_local, network.addresses()))
+
+
+def test_the_interface_towards_a_peer(monkeypatch):
+    own = network.addresses()
+    for address, interface in own.items():
+        assert network.interface_towards(["255.255.255.255", address]) in {interface, *own.values()}
+    assert network.interface_towards([]) is None
+    assert network.interface_towards(["127.0.0.1"]) is None  # through the loopback interface
+    assert os.environ.get("GLOO_SOCKET_IFNAME") is None
