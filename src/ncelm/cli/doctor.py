@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
             print(f"{'ok     ' if finding.ok else 'PROBLEM'}  {finding.name}: {finding.text}", flush=True)
     if group.rank == 0 and arguments.json:
         print_json({"findings": [vars(finding) for finding in findings]})
+    group.gather("")  # torchrun ends all workers as soon as one fails
     problems = sum(not finding.ok for finding in findings)
-    if problems:
+    if problems and group.rank == 0:
         raise NcelmError(f"{problems} of {len(findings)} checks found a problem: see the lines above")
