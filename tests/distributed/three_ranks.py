@@ -71,7 +71,7 @@ def main() -> None:
             collective.check_equal(group, {"token store": "the same", "`dim`": 8 + (rank == value)})
         except NcelmError as error:
             texts[f"check_equal.{value}"] = str(error)
-    arrays["shard"] = np.array(group.shard(store).split("train").ids)
+    arrays["shard"] = np.array(group.open_store(store).split("train").ids)
 
     row_exchange.FREQUENT_ROWS = 8  # the other rows are examined in rounds of three exchanges
     parameters = initial()
