@@ -3,8 +3,8 @@
     python benchmarks/large_corpus.py STORE [--words 1000000000] [--folder DIR] [--results FILE.json] [--report FILE.md]
 
 STORE is a token store of a real text, such as the works of Holmes. The corpus is generated from it (`Generator`) and
-written to DIR as tokenized text. Then `ncelm prepare` and training run as separate processes. Their memory, with that of
-their worker processes, and their progress are recorded every second. Training is stopped by SIGTERM after `--minutes`.
+written to DIR as tokenized text. Then `ncelm prepare` and training run as separate processes. Their memory, with that
+of their worker processes, and their progress are recorded every second. SIGTERM ends training after `--minutes`.
 Generated files in DIR are used again.
 """
 
@@ -96,12 +96,12 @@ class Generator:
         return found
 
     def write(self, path: Path, words: int, seed: int) -> None:
-        """Write a file of at least this number of words."""
+        """Write a file of this number of words and sentence ends."""
         random, partial = np.random.default_rng(seed), path.with_suffix(".partial")
         with partial.open("w", encoding="utf-8", newline="\n") as file:
             while words > 0:
-                block = self.block(random)
-                words -= int(np.count_nonzero(block != Vocabulary.end_id))
+                block = self.block(random)[:words]
+                words -= len(block)
                 file.write(" ".join(map(self.names.__getitem__, block.tolist())).replace(" \n ", "\n"))
         partial.rename(path)
 
@@ -314,9 +314,10 @@ def page(result: dict[str, Any]) -> str:
             *report_header("A large corpus", result),
             f"{prepared['tokens']:,} words of text and sentence ends, {made['bytes'] / 1e9:.1f} GB in {made['files']} "
             f"files, generated{written} from a real text: random walks that follow the text and jump with probability "
-            f"{JUMP} to another occurrence of the same word. Words of a rank above {FREQUENT:,} have numbered variants, so "
-            "that Zipf's law continues beyond the vocabulary of the real text (`benchmarks/large_corpus.py`). Sentences "
-            "and bigrams are like real ones; long-range structure is not. Memory is that of all processes without mapped "
+            f"{JUMP} to another occurrence of the same word. Words of a rank above {FREQUENT:,} have numbered "
+            "variants, so that Zipf's law continues beyond the vocabulary of the real text "
+            "(`benchmarks/large_corpus.py`). Sentences and bigrams are like real ones; long-range structure is not. "
+            "Memory is that of all processes without mapped "
             "files, every second.",
             "",
             "## prepare",
