@@ -437,11 +437,12 @@ def _open_split(
         return Split(name, ids, offsets, unknown, (ids_file,), whole=tokens), counts
     length = sentences + 1
     offsets, offsets_file = _read(path / f"{name}.sentences", _OFFSET, length, range(length), length)
+    blocks = [offsets[first : first + _BLOCK_IDS + 1] for first in range(0, sentences, _BLOCK_IDS)]
     # Together with the number of </s>, this determines the offsets.
-    if offsets[0] != 0 or offsets[-1] != tokens or not bool(np.all(offsets[:-1] < offsets[1:])):
+    if offsets[0] != 0 or offsets[-1] != tokens or not all(bool(np.all(some[:-1] < some[1:])) for some in blocks):
         raise NcelmError(f"{path / name}.sentences is damaged: prepare the store again")
-    ends = ids[offsets[1:] - np.uint64(1)]
-    if counts[Vocabulary.end_id] != sentences or not bool(np.all(ends == Vocabulary.end_id)):
+    ended = all(bool(np.all(ids[some[1:] - np.uint64(1)] == Vocabulary.end_id)) for some in blocks)
+    if counts[Vocabulary.end_id] != sentences or not ended:
         raise NcelmError(f"{path / name}.ids is damaged: prepare the store again")
     _require(counts[Vocabulary.unknown_id] == unknown, path, f"wrong number of unknown words of {name}")
     files = (ids_file, offsets_file)
