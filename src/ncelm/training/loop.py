@@ -407,7 +407,8 @@ class Loop:
         arrays = {name: np.empty(shape, np.float32) for name, shape in setup.shapes.parameters.items()}
         with errors_on_all(group):
             if group.rank == 0:
-                arrays = array_files.read_parameters(setup.out / run.MODEL, setup.shapes.parameters)
+                found = array_files.read_parameters(setup.out / run.MODEL, setup.shapes.parameters)
+                arrays = {name: np.array(found[name]) for name in arrays}  # in the order of all workers
         group.broadcast_arrays(arrays)
         return setup.model_class.from_arrays(setup.config.model, arrays)
 
