@@ -307,9 +307,9 @@ class SplitWriter:
         self._offsets.write(bytes(_OFFSET.itemsize))  # the offset of the first sentence
         return self
 
-    def write(self, ids: npt.NDArray[np.int64]) -> None:
+    def write(self, ids: npt.NDArray[np.integer]) -> None:
         """Append ids. An id of `</s>` ends a sentence."""
-        stored = ids.astype(self._dtype)  # (n,)
+        stored = ids.astype(self._dtype, copy=False)  # (n,)
         self._ids.write(stored.data)
         first = 0
         while first < len(stored):
