@@ -274,17 +274,18 @@ def training_process(store: Path, folder: Path, minutes: float) -> None:
     import ncelm
     from ncelm.errors import Terminated
 
-    began, last = time.perf_counter(), 0.0
+    began, last, first = time.perf_counter(), 0.0, 0.0
     opened = ncelm.TokenStore.open(store)
     with (folder / "progress.jsonl").open("w") as file:
 
         def write(progress: ncelm.Progress) -> None:
-            nonlocal last
+            nonlocal last, first
             now = time.perf_counter() - began
+            first = first or now
             if now - last >= INTERVAL:
                 last = now
                 print(json.dumps({"at": now, "words": progress.words, "loss": progress.loss}), file=file, flush=True)
-            if now > 60 * minutes:
+            if now > first + 60 * minutes:
                 os.kill(os.getpid(), signal.SIGTERM)
 
         print(json.dumps({"opened": time.perf_counter() - began}), file=file, flush=True)
