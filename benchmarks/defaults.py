@@ -205,7 +205,7 @@ class Trainer:
                 engine.run(epoch, done - epoch * per_epoch, rates, rates * config.matrix_lr_scale)
                 seconds += time.process_time() - began
                 done += n
-            perplexity = evaluate_sample(model, self.store, "valid", sample, self.team).perplexity
+            perplexity = evaluate_sample(model, self.store, "valid", sample, self.team).result().perplexity
             perplexities.append(perplexity if math.isfinite(perplexity) else math.inf)
             if perplexities[-1] == min(perplexities):
                 best = {name: array.copy() for name, array in model.arrays().items()}

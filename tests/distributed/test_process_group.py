@@ -1,12 +1,16 @@
 """ncelm.distributed.process_group with three ranks under torchrun: exact collectives, byte-identical parameters."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.distributed.launch import finish, torchrun
 from tests.distributed.three_ranks import SHAPES, SIZE, initial, integer_deltas
+
+from ncelm.text import store as store_module
+from ncelm.text.prepare import prepare
 
 pytest.importorskip("torch", reason="needs the extra `torch`")
 pytestmark = pytest.mark.slow  # torchrun imports PyTorch in four processes
@@ -17,6 +21,17 @@ def ranks(cycle_store, tmp_path_factory):
     """Return the arrays and the texts that each rank saved."""
     folder = tmp_path_factory.mktemp("ranks")
     script = Path(__file__).parent / "three_ranks.py"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "PART_IDS", 100)
+        prepare(train=cycle_store.path.parent / "train", out=folder / "parts")
+    for name in ("damaged", "counts"):
+        shutil.copytree(folder / "parts", folder / name)
+    ids = (folder / "damaged" / "train.ids").read_bytes()
+    (folder / "damaged" / "train.ids").write_bytes(ids[:-4] + ids[:2] + ids[-2:])
+    lines = (folder / "counts" / "vocab.txt").read_text().splitlines()
+    (word, count), (other, less) = (line.split("\t") for line in (lines[2], lines[-1]))
+    lines[2], lines[-1] = f"{word}\t{int(count) + 1}", f"{other}\t{int(less) - 1}"
+    (folder / "counts" / "vocab.txt").write_text("\n".join(lines) + "\n")
     code, _, err = finish(torchrun([cycle_store.path, folder], script=(script,), workers=SIZE))
     assert code == 0, err
     results = []
@@ -46,9 +61,27 @@ def test_all_reduce_and_broadcast_are_exact(ranks):
 
 def test_shards_are_equal_parts_of_the_text(ranks, cycle_store):
     whole = cycle_store.split("train").ids
-    shards = [arrays["shard"] for arrays, _ in ranks]
-    assert {shard.size for shard in shards} == {whole.size // SIZE}
-    np.testing.assert_array_equal(np.concatenate(shards), whole[: SIZE * (whole.size // SIZE)])
+    for name in ("of_open_store", "of_path", "of_parts"):
+        shards = [arrays[f"shard.{name}"] for arrays, _ in ranks]
+        assert {shard.size for shard in shards} == {whole.size // SIZE}
+        np.testing.assert_array_equal(np.concatenate(shards), whole[: SIZE * (whole.size // SIZE)])
+
+
+def test_errors_of_a_store_are_raised_on_all_ranks(ranks):
+    """The worker that reads the damaged part raises the error itself."""
+    damaged = "damaged/train.ids is damaged: prepare the store again"
+    assert [texts["store.damaged"] for _, texts in ranks] == [f"worker 2 failed: {damaged}"] * 2 + [damaged]
+    for _, texts in ranks:
+        assert texts["store.counts"] == (
+            "counts/vocab.txt has counts that differ from the training text: prepare the store again"
+        )
+        # the fingerprint does not include counts, so that the sums are compared; they are right on worker 2 only
+        assert "counts/vocab.txt has counts that differ from the training text" in texts["store.different"]
+
+
+def test_any_error_is_raised_on_all_ranks(ranks):
+    expected = "worker 1 failed: of worker 1"
+    assert [texts["errors_on_all"] for _, texts in ranks] == [expected, "of worker 1", expected]
 
 
 def test_check_equal_raises_on_all_ranks(ranks):

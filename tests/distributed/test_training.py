@@ -296,3 +296,85 @@ def test_sigterm_of_one_worker_ends_all_with_143(torch, store, tmp_path):
     assert len(lines) == 2, err
     assert all(line.startswith("ncelm: stopped by SIGTERM; a checkpoint is in") for line in lines)
     assert "exitcode: 143" in err or "exitcode  : 143" in err
+
+
+# a worker on which the second validation, of the model after the first epoch, is {FAULT}
+FAULTY = """
+import os, signal, sys
+from ncelm.cli.main import main
+from ncelm.training import loop
+evaluate, calls = loop.evaluate_sample, []
+def faulty(*arguments):
+    calls.append(arguments)
+    if len(calls) == 3 and os.environ["RANK"] == "1":  # the first call compiles
+        {FAULT}
+    return evaluate(*arguments)
+loop.evaluate_sample = faulty
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_sigterm_of_one_worker_during_validation(torch, store, tmp_path):
+    """All stop with a checkpoint after the last minibatch of the epoch, and the resumed run validates."""
+    script, out = tmp_path / "faulty.py", tmp_path / "run"
+    script.write_text(FAULTY.replace("{FAULT}", "os.kill(os.getpid(), signal.SIGTERM)"))
+    arguments = ["train", store.path, "--out", out, "--threads", "1", *FLAGS, "--epochs", "3"]
+    code, _, err = finish(torchrun(arguments, script=(script,)))
+    assert code != 0
+    lines = [line for line in err.splitlines() if line.startswith("ncelm: stopped")]
+    assert lines, err  # torchrun may kill the other worker before it prints its line
+    assert all(line.startswith("ncelm: stopped by SIGTERM; a checkpoint is in") for line in lines)
+    state = array_files.read_header(out / run.CHECKPOINT)["state"]
+    assert (state["epoch"], state["step"] > 0) == (1, True)
+    code, _, err = finish(torchrun([*arguments, "--resume"]))
+    assert code == 0, err
+    assert [record["epoch"] for record in Metrics(out / run.METRICS).read()] == [1, 2, 3]
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_an_error_of_one_worker_during_validation_ends_all(torch, store, tmp_path):
+    script, out = tmp_path / "faulty.py", tmp_path / "run"
+    script.write_text(FAULTY.replace("{FAULT}", "raise __import__('ncelm').NcelmError('the disk is full')"))
+    code, _, err = finish(torchrun(["train", store.path, "--out", out, "--threads", "1", *FLAGS], script=(script,)))
+    assert code != 0
+    assert "ncelm: the disk is full" in err.splitlines()
+    assert [record["epoch"] for record in Metrics(out / run.METRICS).read()] == [1]
+
+
+# of three epochs, the second has the lowest perplexity on the sample, and on all of the text
+SELECTED = """
+import hashlib, math, sys
+from pathlib import Path
+import numpy as np
+from ncelm.distributed import collective
+from ncelm.models.evaluate import EvaluationSums
+from ncelm.training import loop
+store, out, valid_words = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+of_sample, of_text, digests = iter([9.0, 9.0, 5.0, 8.0]), iter([8.0, 5.0]), []
+def evaluate(model, store, name, words, *rest):
+    digests.append(hashlib.sha256(b"".join(array.tobytes() for array in model.arrays().values())).hexdigest())
+    perplexity = next(of_text if words == valid_words else of_sample)
+    return EvaluationSums.from_array(np.array([words, -words * math.log(perplexity), 0.0, 0.0]))
+loop.evaluate_sample = evaluate
+options = {"context": 2, "dim": 8, "noise_samples": 10, "batch_size": 40, "sync_interval": 160}
+result = loop.train(store, out, epochs=3, patience=2, validation_words=100, threads=1, **options)
+rank = collective.current().rank
+(out.parent / f"{rank}.txt").write_text(" ".join([str(result["best_epoch"]), *digests]))
+"""
+
+
+@pytest.mark.slow
+def test_all_workers_evaluate_the_selected_model(torch, store, tmp_path):
+    """It is in the run directory of rank 0, which broadcasts it."""
+    (tmp_path / "selected.py").write_text(SELECTED)
+    arguments = [store.path, tmp_path / "run", store.split("valid").tokens]
+    code, _, err = finish(torchrun(arguments, script=(tmp_path / "selected.py",)))
+    assert code == 0, err
+    first, second = ((tmp_path / f"{rank}.txt").read_text().split() for rank in range(2))
+    assert first == second
+    best, _, _, second_epoch, third_epoch, last, selected = first
+    assert (best, last, selected) == ("2", third_epoch, second_epoch)
+    assert second_epoch != third_epoch

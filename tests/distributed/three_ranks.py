@@ -1,6 +1,8 @@
 """Run by test_process_group.py under torchrun: calls every collective and saves the results of this rank.
 
 python -m torch.distributed.run --nproc-per-node 3 three_ranks.py STORE FOLDER
+
+FOLDER has the stores `parts`, `damaged` in its last part, and `counts` with wrong counts.
 """
 
 import json
@@ -71,7 +73,22 @@ def main() -> None:
             collective.check_equal(group, {"token store": "the same", "`dim`": 8 + (rank == value)})
         except NcelmError as error:
             texts[f"check_equal.{value}"] = str(error)
-    arrays["shard"] = np.array(group.shard(store).split("train").ids)
+    for name, source in (("of_open_store", store), ("of_path", sys.argv[1]), ("of_parts", folder / "parts")):
+        arrays[f"shard.{name}"] = np.array(group.open_store(source).split("train").ids)
+    stores = {"damaged": "damaged", "counts": "counts", "different": "parts" if rank == 2 else "counts"}
+    for name, source in stores.items():
+        try:
+            group.open_store(folder / source)
+        except NcelmError as error:
+            texts[f"store.{name}"] = str(error).replace(f"{folder}/", "")
+    try:
+        with collective.errors_on_all(group):
+            if rank == 1:
+                raise RuntimeError("of worker 1")
+    except (NcelmError, RuntimeError) as error:
+        texts["errors_on_all"] = str(error)
+    with collective.errors_on_all(group):
+        pass
 
     row_exchange.FREQUENT_ROWS = 8  # the other rows are examined in rounds of three exchanges
     parameters = initial()

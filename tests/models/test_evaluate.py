@@ -7,7 +7,7 @@ import pytest
 
 from ncelm.kernels.threads import Team
 from ncelm.models import evaluate
-from ncelm.models.evaluate import EvaluationSums, evaluate_split, sample_parts
+from ncelm.models.evaluate import EvaluationSums, evaluate_split, sample_parts, share_of
 from ncelm.models.ngram.estimate import estimate
 
 
@@ -52,3 +52,27 @@ def test_the_blocks_of_a_sample_are_spread_over_the_text(words, tokens):
     assert all(a[1] <= b[0] for a, b in pairwise(parts))
     middle = np.mean([(first + last) / 2 for first, last in parts])
     assert middle == pytest.approx(tokens / 2, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    "parts", [[(0, 10)], [(3, 4)], [(0, 4), (10, 14), (20, 21)], [(5, 55), (60, 61), (100, 117)]], ids=str
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 7])
+def test_shares_of_workers_are_equal_and_have_each_position_once(parts, size):
+    def positions(some):
+        return [position for first, last in some for position in range(first, last)]
+
+    shares = [share_of(parts, rank, size) for rank in range(size)]
+    assert positions(part for share in shares for part in share) == positions(parts)
+    lengths = [len(positions(share)) for share in shares]
+    assert max(lengths) - min(lengths) <= 1
+    assert share_of(parts, 0, 1) == parts
+
+
+def test_sums_of_workers_add_up():
+    sums = EvaluationSums()
+    sums.add(np.array([-1.5, -2.25]), np.array([0.5, 0.125]))
+    again = EvaluationSums.from_array(2 * sums.as_array())
+    assert again.tokens == 4
+    assert again.result().perplexity == sums.result().perplexity
+    assert (again.result().log_z_mean, again.result().log_z_std) == (sums.result().log_z_mean, sums.result().log_z_std)

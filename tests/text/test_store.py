@@ -1,5 +1,7 @@
 """The token store: validation when it is opened, and contexts and targets."""
 
+import hashlib
+import json
 import re
 
 import numpy as np
@@ -9,8 +11,9 @@ from hypothesis import strategies as st
 from tests.helpers import change_json
 
 from ncelm.errors import NcelmError
+from ncelm.text import store as store_module
 from ncelm.text.prepare import prepare
-from ncelm.text.store import TokenStore, contexts_and_targets
+from ncelm.text.store import TokenStore, contexts_and_targets, open_part
 
 
 class TestOpen:
@@ -58,7 +61,7 @@ class TestOpen:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"version": 3}, "newer ncelm"),
+            ({"version": 4}, "newer ncelm"),
             ({"version": None}, "damaged"),
             ({"boundary": "page"}, "no boundary"),
             ({"boundary": ["stream"]}, "no boundary"),
@@ -74,7 +77,7 @@ class TestOpen:
             ({"splits": {"train": {"tokens": 15, "sentences": "3", "unknown": 3}}}, "no sizes"),
             ({"splits": {"train": {"tokens": -15, "sentences": 3, "unknown": 3}}}, "impossible sizes"),
             ({"splits": {"train": {"tokens": 15, "sentences": 3, "unknown": 16}}}, "impossible sizes"),
-            ({"splits": {"train": {"tokens": 10**30, "sentences": 3, "unknown": 3}}}, "truncated"),
+            ({"splits": {"train": {"tokens": 10**30, "sentences": 3, "unknown": 3}}}, "no checksums of train"),
             (
                 {"splits": {"train": {"tokens": 15, "sentences": 3, "unknown": 3}, "../x": {}}},
                 "unknown splits",
@@ -83,6 +86,34 @@ class TestOpen:
     )
     def test_changed_json(self, store, change, message):
         change_json(store / "store.json", change)
+        self.check_error(store, message)
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"tokens": 10**30}, "another number of checksums of train"),
+            ({"tokens": 14}, "longer than store.json says"),
+            ({"tokens": 16}, "truncated"),
+            ({"part_ids": 0}, "no checksums"),
+            ({"part_ids": -4}, "no checksums"),
+            ({"part_ids": 4.0}, "no checksums"),
+            ({"part_ids": True}, "no checksums"),
+            ({"part_ids": "4"}, "no checksums"),
+            ({"part_ids": 10**30}, "no checksums"),
+            ({"part_ids": 4}, "another number of checksums"),
+            ({"part_sha256": None}, "no checksums"),
+            ({"part_sha256": []}, "another number of checksums"),
+            ({"part_sha256": "x"}, "no checksums"),
+            ({"part_sha256": {"0": "x"}}, "no checksums"),
+            ({"part_sha256": ["x"]}, "train.ids is damaged"),
+            ({"part_sha256": [None]}, "train.ids is damaged"),
+            ({"part_sha256": [["x"]]}, "train.ids is damaged"),
+        ],
+        ids=str,
+    )
+    def test_changed_checksums(self, store, change, message):
+        splits = json.loads((store / "store.json").read_text())["splits"]
+        change_json(store / "store.json", {"splits": splits | {"train": splits["train"] | change}})
         self.check_error(store, message)
 
     def test_invalid_ids_and_offsets(self, store):
@@ -102,6 +133,121 @@ class TestOpen:
         path = store / "vocab.txt"
         path.write_text(path.read_text().replace("the\t3", "the\t4"))
         self.check_error(store, "has counts that differ from the training text")
+
+
+class TestParts:
+    """Checksums by parts, and the part of a worker. 103 training words are in 13 parts of 8 words."""
+
+    SIZE = 3  # workers: words 0 to 33, 34 to 67 and 68 to 101 of the text; the last worker reads word 102 too
+
+    @pytest.fixture
+    def store(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(store_module, "PART_IDS", 8)
+        (tmp_path / "text").write_text("a b c\nb c\n" * 14 + "a b c d\n")
+        return prepare(train=tmp_path / "text", valid=tmp_path / "text", out=tmp_path / "store")
+
+    def damage(self, path, position):
+        ids = np.fromfile(path / "train.ids", dtype="<u2")
+        ids[position] = 2 if ids[position] != 2 else 3
+        ids.tofile(path / "train.ids")
+
+    def test_each_part_has_its_checksum(self, store):
+        described = json.loads((store.path / "store.json").read_text())["splits"]["train"]
+        content = (store.path / "train.ids").read_bytes()
+        assert (described["tokens"], described["part_ids"], "sha256" in described) == (103, 8, False)
+        digests = [hashlib.sha256(content[first : first + 16]).hexdigest() for first in range(0, 206, 16)]
+        assert described["part_sha256"] == digests
+
+    def test_blocks_of_any_length_give_the_same_checksums(self, store, tmp_path):
+        ids = np.array(store.split("train").ids).astype(np.int64)
+        for block in (1, 3, 8, 50, 103):
+            with store_module.SplitWriter(tmp_path, "again", np.dtype("<u2")) as writer:
+                for first in range(0, len(ids), block):
+                    writer.write(ids[first : first + block])
+            described = json.loads((store.path / "store.json").read_text())["splits"]["train"]
+            assert writer.description()["part_sha256"] == described["part_sha256"]
+
+    def test_workers_have_all_of_the_text_once(self, store):
+        whole = store.split("train")
+        opened = [open_part(store.path, rank, self.SIZE) for rank in range(self.SIZE)]
+        parts = [part.split("train") for part, _ in opened]
+        np.testing.assert_array_equal(np.concatenate([part.ids for part in parts]), whole.ids[:102])
+        assert [(part.tokens, part.total_tokens) for part in parts] == [(34, 103)] * 3
+        total = sum(counts for _, counts in opened)
+        np.testing.assert_array_equal(total, store.vocabulary.counts)
+        for part, counts in opened:
+            part.check_counts(total)
+            with pytest.raises(NcelmError, match="has counts that differ from the training text"):
+                part.check_counts(counts)
+            assert part.fingerprint == store.fingerprint
+            np.testing.assert_array_equal(part.split("valid").ids, store.split("valid").ids)
+            assert not part.split("train").ids.flags.writeable
+
+    def test_memory_mapped_parts(self, store, monkeypatch):
+        monkeypatch.setattr(store_module, "total_memory", lambda: 4)
+        for rank in range(self.SIZE):
+            part, _ = open_part(store.path, rank, self.SIZE)
+            assert part.is_mapped
+            np.testing.assert_array_equal(part.split("train").ids, store.split("train").ids[rank * 34 :][:34])
+
+    @pytest.mark.parametrize(
+        ("position", "owners"),
+        [(0, {0}), (31, {0}), (32, {0, 1}), (36, {0, 1}), (39, {0, 1}), (40, {1}), (66, {1, 2}), (80, {2}), (102, {2})],
+    )
+    def test_damage_is_noticed_by_the_workers_that_read_it(self, store, position, owners):
+        opened = [open_part(store.path, rank, self.SIZE)[0] for rank in range(self.SIZE)]
+        self.damage(store.path, position)
+        for rank in range(self.SIZE):
+            if rank in owners:
+                with pytest.raises(NcelmError, match=r"train\.ids is damaged"):
+                    open_part(store.path, rank, self.SIZE)
+                with pytest.raises(NcelmError, match=r"train\.ids was changed while it was in use"):
+                    opened[rank].check_unchanged()
+            else:
+                open_part(store.path, rank, self.SIZE)
+                opened[rank].check_unchanged()
+        with pytest.raises(NcelmError, match=r"train\.ids is damaged"):
+            TokenStore.open(store.path)
+
+    def test_a_wrong_length_is_noticed_by_all_workers(self, store):
+        content = (store.path / "train.ids").read_bytes()
+        for bad in (content[:-2], content + content[:2]):
+            (store.path / "train.ids").write_bytes(bad)
+            for rank in range(self.SIZE):
+                with pytest.raises(NcelmError, match=r"train\.ids is (truncated|longer)"):
+                    open_part(store.path, rank, self.SIZE)
+
+    def test_more_workers_than_words(self, store):
+        assert open_part(store.path, 102, 103)[0].split("train").tokens == 1
+        with pytest.raises(NcelmError, match="103 words of training text, too few for 104 workers"):
+            open_part(store.path, 0, 104)
+
+    @pytest.mark.parametrize("change", [{"unknown": 5}, {"sentences": 28}], ids=str)
+    def test_numbers_in_store_json_that_differ_from_the_vocabulary(self, store, change):
+        splits = json.loads((store.path / "store.json").read_text())["splits"]
+        splits["train"] |= change
+        change_json(store.path / "store.json", {"splits": splits})
+        with pytest.raises(NcelmError, match=r"sizes of train that differ from vocab\.txt"):
+            open_part(store.path, 1, self.SIZE)
+
+    @pytest.mark.parametrize("version", [1, 2])
+    def test_earlier_versions(self, store, version):
+        """They have one checksum for all ids. The fingerprint is that of the former ncelm."""
+        content = json.loads((store.path / "store.json").read_text())
+        for name, described in content["splits"].items():
+            del described["part_ids"], described["part_sha256"]
+            described["sha256"] = hashlib.sha256((store.path / f"{name}.ids").read_bytes()).hexdigest()
+        change_json(store.path / "store.json", {"version": version, "splits": content["splits"]})
+        relevant = {key: content[key] for key in ("boundary", "vocabulary_digest", "text", "splits")}
+        opened = TokenStore.open(store.path)
+        assert opened.fingerprint == hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()
+        np.testing.assert_array_equal(opened.split("train").ids, store.split("train").ids)
+        part, _ = open_part(store.path, 1, self.SIZE)
+        np.testing.assert_array_equal(part.split("train").ids, store.split("train").ids[34:68])
+        self.damage(store.path, 0)
+        for damaged in (lambda: TokenStore.open(store.path), lambda: open_part(store.path, 1, self.SIZE)):
+            with pytest.raises(NcelmError, match=r"train\.ids is damaged"):
+                damaged()
 
 
 class TestContexts:

@@ -21,7 +21,7 @@ from ncelm.errors import DivergedError, NcelmError, Terminated
 from ncelm.io import run
 from ncelm.io.metrics import Metrics
 from ncelm.language_model import LanguageModel
-from ncelm.models.evaluate import Evaluation
+from ncelm.models.evaluate import EvaluationSums
 from ncelm.text.prepare import prepare
 from ncelm.training import loop
 from ncelm.training.backend import BACKENDS, memory_bytes
@@ -309,14 +309,15 @@ def test_the_last_model_is_compared_with_the_selected_one_on_all_of_the_text(
     of_sample, of_text = iter([100.0, 100.0, 90.0, 91.0]), iter([last, 85.0])  # the first call compiles
     evaluated = []
 
-    def evaluate(model, store, name, count, team):
+    def evaluate(model, store, name, count, *rest):
         evaluated.append({key: array.copy() for key, array in model.arrays().items()})
-        return Evaluation(next(of_text if count == words else of_sample), count, 1, 0, -1.0, 0.0, 0.0)
+        perplexity = next(of_text if count == words else of_sample)
+        return EvaluationSums.from_array(np.array([count, -count * np.log(perplexity), 0.0, 0.0]))
 
     monkeypatch.setattr("ncelm.training.loop.evaluate_sample", evaluate)
     record = train(store, tmp_path / "run", epochs=3, validation_words=100, patience=2, **SMALL)
     assert record["best_epoch"] == expected
-    assert record["best_valid_perplexity"] == min(last, 85.0)
+    assert record["best_valid_perplexity"] == pytest.approx(min(last, 85.0))
     assert record["best_valid_words"] == words
     written = load_file(tmp_path / "run" / "model.safetensors")
     for name, array in evaluated[expected].items():  # after the first call, one for each epoch
@@ -484,12 +485,12 @@ def test_signals_during_validation_are_answered_and_resumed(store, tmp_path, mon
     train(store, tmp_path / "whole", **options)
     original, validations = loop.evaluate_sample, []
 
-    def evaluate_and_signal(model, store, name, words, team):
+    def evaluate_and_signal(model, store, name, *rest):
         validations.append(name)
         if len(validations) in (1, 4):  # of the validation split, and of the test split of the second epoch
             os.kill(os.getpid(), number)
             time.sleep(60)
-        return original(model, store, name, words, team)
+        return original(model, store, name, *rest)
 
     monkeypatch.setattr(loop, "evaluate_sample", evaluate_and_signal)
     for _ in range(2):

@@ -165,15 +165,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Train and print the result."""
     from ncelm.io.machine import rank
     from ncelm.models.normalizer import read_error
-    from ncelm.text.store import TokenStore
     from ncelm.training.loop import train
     from ncelm.training.options import OPTIONS
 
     given = {name: getattr(arguments, name) for name in OPTIONS if getattr(arguments, name) is not None}
-    store = TokenStore.open(arguments.store)
     announce_compilation()
     result = train(
-        store,
+        arguments.store,
         arguments.out,
         recipe=arguments.recipe,
         minutes=arguments.minutes,

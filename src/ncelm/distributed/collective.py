@@ -5,15 +5,18 @@ if torchrun started the process. PyTorch is imported in the second case only.
 """
 
 import json
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from ncelm.errors import NcelmError
-from ncelm.io.machine import rank as rank  # also for users of this module
+from ncelm.io.machine import local_world_size as local_world_size  # also for users of this module
+from ncelm.io.machine import rank as rank
 from ncelm.io.machine import started_by_torchrun as started_by_torchrun
 
 if TYPE_CHECKING:  # the command line imports this module before NumPy is needed
+    from pathlib import Path
+
     import numpy as np
 
     from ncelm.text.store import TokenStore
@@ -35,8 +38,11 @@ class Collective(Protocol):
     def gather(self, text: str) -> list[str]:
         """Return the texts of all workers, by rank."""
 
-    def shard(self, store: "TokenStore") -> "TokenStore":
-        """Return the store with this worker's contiguous part of the training split."""
+    def open_store(self, store: "TokenStore | Path | str") -> "TokenStore":
+        """Return the store with this worker's contiguous part of the training split.
+
+        Of the store at a path, the files of other parts are not read. An error is raised on all workers.
+        """
 
     def all_reduce(self, array: "np.ndarray") -> "np.ndarray":
         """Return the sum over all workers, in float64."""
@@ -82,9 +88,11 @@ class SingleProcess:
         """Return a list of the text."""
         return [text]
 
-    def shard(self, store: "TokenStore") -> "TokenStore":
+    def open_store(self, store: "TokenStore | Path | str") -> "TokenStore":
         """Return the whole store."""
-        return store
+        from ncelm.text.store import TokenStore
+
+        return TokenStore.open(store)
 
     def all_reduce(self, array: "np.ndarray") -> "np.ndarray":
         """Return the array."""
@@ -111,11 +119,6 @@ class SingleProcess:
         return None
 
 
-def local_world_size() -> int:
-    """Return the number of workers on this machine, which share its cores and memory."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if started_by_torchrun() else 1
-
-
 def current(peer_timeout: float = PEER_TIMEOUT) -> Collective:
     """Return the collective of this process. Under torchrun this waits until all workers have joined.
 
@@ -126,6 +129,22 @@ def current(peer_timeout: float = PEER_TIMEOUT) -> Collective:
     from ncelm.distributed.process_group import ProcessGroup
 
     return ProcessGroup.join(peer_timeout)
+
+
+@contextmanager
+def errors_on_all(group: Collective) -> Iterator[None]:
+    """Run a block on all workers; if it raises an error on one of them, raise one on the others too.
+
+    They would otherwise wait for a worker that has failed.
+    """
+    try:
+        yield
+    except Exception as error:
+        group.gather(str(error) or type(error).__name__)
+        raise
+    for worker, problem in enumerate(group.gather("")):
+        if problem:
+            raise NcelmError(f"worker {worker} failed: {problem}")
 
 
 def check_equal(group: Collective, values: dict[str, object]) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Self
 
 import numpy as np
@@ -19,11 +20,13 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from ncelm.arguments import check_path
 from ncelm.distributed import network
+from ncelm.distributed.collective import check_equal, errors_on_all
 from ncelm.distributed.heartbeat import Heartbeat
 from ncelm.distributed.row_exchange import RowExchange
 from ncelm.errors import NcelmError
-from ncelm.text.store import Split, TokenStore
+from ncelm.text.store import TokenStore, open_part, part_of
 
 # Of a collective: the other workers wait while rank 0 validates or writes a checkpoint. A worker that died closes its
 # connections and is detected at once; one that is silent is detected by `Heartbeat`.
@@ -120,18 +123,18 @@ class ProcessGroup:
         message = np.frombuffer(text.encode(), np.uint8)
         return [received.tobytes().decode() for received in self._all_to_all([message] * self.size)]
 
-    def shard(self, store: TokenStore) -> TokenStore:
+    def open_store(self, store: TokenStore | Path | str) -> TokenStore:
         """Return the store with this worker's part of the training split; the last `size` - 1 words may be unused."""
-        whole = store.split("train")
-        length = whole.tokens // self.size
-        if length == 0:
-            raise NcelmError(
-                f"{store.path} has {whole.tokens} words of training text, too few for {self.size} workers: "
-                "start fewer workers"
-            )
-        ids = whole.ids[self.rank * length : (self.rank + 1) * length]
-        part = Split("train", ids, np.array([0, length], np.uint64), whole.unknown)
-        return replace(store, splits=store.splits | {"train": part})
+        with errors_on_all(self):
+            if isinstance(store, TokenStore):
+                own = part_of(store.split("train"), store.path, self.rank, self.size)
+                return replace(store, splits=store.splits | {"train": own})
+            opened, counts = open_part(check_path("store", store), self.rank, self.size)
+        check_equal(self, {"token store": opened.fingerprint})
+        total = self.all_reduce(counts)
+        with errors_on_all(self):
+            opened.check_counts(total)
+        return opened
 
     def all_reduce(self, array: np.ndarray) -> np.ndarray:
         """Return the sum over all workers, in float64."""

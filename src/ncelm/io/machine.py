@@ -31,6 +31,11 @@ def rank() -> int:
     return int(os.environ["RANK"]) if started_by_torchrun() else 0
 
 
+def local_world_size() -> int:
+    """Return the number of workers on this machine, which share its cores and memory."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if started_by_torchrun() else 1
+
+
 def total_memory() -> int | None:
     """Return the memory that this process may use, in bytes, or None if it is unknown.
 

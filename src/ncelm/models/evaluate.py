@@ -53,6 +53,18 @@ class EvaluationSums:
     def __init__(self) -> None:
         self.tokens, self.log_probability, self.log_z, self.squared_log_z = 0, 0.0, 0.0, 0.0
 
+    @classmethod
+    def from_array(cls, array: np.ndarray) -> "EvaluationSums":
+        """Return the sums that `as_array` returned, or the sum of several such arrays."""
+        sums = cls()
+        tokens, sums.log_probability, sums.log_z, sums.squared_log_z = array.tolist()
+        sums.tokens = int(tokens)
+        return sums
+
+    def as_array(self) -> np.ndarray:
+        """Return the sums, (4,) float64, to be added to those of other workers."""
+        return np.array([self.tokens, self.log_probability, self.log_z, self.squared_log_z], np.float64)
+
     def add(self, scores: np.ndarray, log_z: np.ndarray) -> None:
         """Add words with these scores s(w, h) and log-normalizers log Z(h), both (n,)."""
         self.tokens += scores.size
@@ -60,7 +72,7 @@ class EvaluationSums:
         self.log_z += float(log_z.sum())
         self.squared_log_z += float(np.square(log_z).sum())
 
-    def result(self, sentences: int, unknown: int, size: TextSize | None = None) -> Evaluation:
+    def result(self, sentences: int = 0, unknown: int = 0, size: TextSize | None = None) -> Evaluation:
         """Return the perplexity of all words added.
 
         Of these, the arguments are the number of sentences and of unknown words, and the size of the text.
@@ -90,6 +102,22 @@ def sample_parts(words: int, tokens: int) -> list[tuple[int, int]]:
     middles = ((np.arange(parts) + 0.5) * tokens / parts).tolist()  # of the parts of the text
     firsts = [int(middle - size / 2) for middle, size in zip(middles, sizes, strict=True)]
     return [(first, first + size) for first, size in zip(firsts, sizes, strict=True)]
+
+
+def share_of(parts: list[tuple[int, int]], rank: int, size: int) -> list[tuple[int, int]]:
+    """Return the share of worker `rank` of `size` of the positions in these parts, in order, as parts.
+
+    >>> share_of([(0, 4), (10, 14)], 1, 3), share_of([(0, 4), (10, 14)], 0, 1)
+    ([(2, 4), (10, 11)], [(0, 4), (10, 14)])
+    """
+    total, done, share = sum(last - first for first, last in parts), 0, []
+    low, high = total * rank // size, total * (rank + 1) // size
+    for first, last in parts:
+        start, stop = max(first, first + low - done), min(last, first + high - done)
+        if start < stop:
+            share.append((start, stop))
+        done += last - first
+    return share
 
 
 def evaluate_split(model: WordModel, store: TokenStore, name: str, team: Team) -> Evaluation:

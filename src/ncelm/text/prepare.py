@@ -644,11 +644,12 @@ class _Spill:
         sentence = 0  # index of the sentence in which the block begins
         with self.unit.numbers_file.open("rb") as file:
             while (block := np.fromfile(file, dtype=np.uint32, count=BLOCK_TOKENS)).size:
-                rest = np.ones(block.size, dtype=bool)
-                if self.held_out:
-                    ends = block == 0
-                    sentences = sentence + np.cumsum(ends) - ends  # (n,) index of the sentence of each token
-                    sentence += int(np.count_nonzero(ends))
+                if not self.held_out:
+                    yield self.unit.split, block
+                    continue
+                rest, ends = np.ones(block.size, dtype=bool), block == 0
+                sentences = sentence + np.cumsum(ends) - ends  # (n,) index of the sentence of each token
+                sentence += int(np.count_nonzero(ends))
                 for split, chosen in self.held_out.items():
                     nearest = np.minimum(np.searchsorted(chosen, sentences), chosen.size - 1)  # (n,)
                     is_chosen = chosen[nearest] == sentences  # (n,)
@@ -718,7 +719,7 @@ def _write_splits(folder: Path, spills: list[_Spill], vocabulary: Vocabulary) ->
             split: stack.enter_context(SplitWriter(folder, split, dtype)) for split in SPLITS if split in present
         }
         for spill in spills:
-            ids = np.concatenate(([vocabulary.end_id], vocabulary.encode(spill.words())))  # word id of each local id
+            ids = np.append(vocabulary.end_id, vocabulary.encode(spill.words())).astype(dtype)  # of each local id
             for split, local_ids in spill.blocks():
                 writers[split].write(ids[local_ids])
             for split, size in spill.sizes():

@@ -141,7 +141,11 @@ class TextSize(NamedTuple):
         >>> TextSize.of(" Grüße,  Welt ")
         TextSize(words=2, bytes=14)
         """
-        words = sentence.split()
+        return cls.of_words(sentence.split())
+
+    @classmethod
+    def of_words(cls, words: list[str]) -> "TextSize":
+        """Return the size of a sentence, given its words between white space."""
         text = " ".join(words)
         return cls(len(words), 1 + (len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))))
 

@@ -2,7 +2,7 @@
 
 A store is a folder made by `ncelm.prepare`:
 
-    store.json         format, settings, and the size and SHA-256 of each split
+    store.json         format, settings, the size of each split, and the SHA-256 of each part of its ids
     vocab.txt          the vocabulary of the training split
     punkt.json         the sentence model, if the text was prose
     tokenizer.json     the subword tokenizer, if there is one; tokenizer.model if it is of SentencePiece
@@ -11,7 +11,8 @@ A store is a folder made by `ncelm.prepare`:
     valid.*, test.*    the same for the other splits, if there are any
 
 A store is read into memory when it is opened, and verified there: training does not see changes of the files. A store
-that takes more than a quarter of the memory is memory-mapped instead.
+that takes more than a quarter of the memory is memory-mapped instead. Each of several workers reads and verifies only
+the parts that have its words of the training split (`open_part`).
 
 The boundary is "stream", where the text is one stream and contexts extend across `</s>`, or "sentence", where a context
 is confined to its sentence.
@@ -33,7 +34,7 @@ from ncelm import __version__
 from ncelm.arguments import INT64_MAX, check_choice, check_ids, check_int, check_path, check_str
 from ncelm.errors import NcelmError
 from ncelm.io.files import open_regular, read_json, write_json
-from ncelm.io.machine import total_memory
+from ncelm.io.machine import local_world_size, total_memory
 from ncelm.text.sentences import SentenceSplitter
 from ncelm.text.settings import TextSettings, TextSize
 from ncelm.text.vocabulary import Vocabulary
@@ -41,7 +42,8 @@ from ncelm.text.vocabulary import Vocabulary
 Boundary = Literal["stream", "sentence"]
 SPLITS = ("train", "valid", "test")
 FORMAT = "ncelm-store"
-VERSION = 2  # version 1 had no checksum of store.json
+VERSION = 3  # version 1 had no checksum of store.json, version 2 one checksum for all ids of a split
+PART_IDS = 1 << 22  # ids that have a checksum of their own
 MEMORY_SHARE = 4  # stores that take more than this part of the memory are memory-mapped
 _BLOCK_IDS = 1 << 22
 _OFFSET = np.dtype("<u8")
@@ -55,28 +57,37 @@ class _File:
     size: int
     modified: int  # nanoseconds
     inode: int
-    sha256: str
+    parts: tuple[tuple[int, int, str], ...]  # that were read: first and last byte, SHA-256
 
     @classmethod
-    def of(cls, file: io.BufferedReader, path: Path, sha256: str) -> "_File":
+    def of(cls, file: io.BufferedReader, path: Path, parts: tuple[tuple[int, int, str], ...]) -> "_File":
         """Return the description of an open file."""
         found = os.fstat(file.fileno())
-        return cls(path, found.st_size, found.st_mtime_ns, found.st_ino, sha256)
+        return cls(path, found.st_size, found.st_mtime_ns, found.st_ino, parts)
 
     def is_unchanged(self) -> bool:
-        """Return whether the file has the content that it had. It is read only if size or time have changed."""
+        """Return whether the parts have the content that they had. They are read only if size or time have changed."""
         try:
             with open_regular(self.path) as file:
-                if self == _File.of(file, self.path, self.sha256):
-                    return True
-                return hashlib.file_digest(file, "sha256").hexdigest() == self.sha256
+                now = _File.of(file, self.path, self.parts)
+                return self == now or (self.size == now.size and all(_has_digest(file, *part) for part in self.parts))
         except (OSError, NcelmError):
             return False
 
 
+def _has_digest(file: io.BufferedReader, first: int, last: int, sha256: str) -> bool:
+    """Return whether the bytes first..last - 1 of a file have this digest."""
+    file.seek(first)
+    digest = hashlib.sha256()
+    while first < last and (block := file.read(min(last - first, _BLOCK_IDS))):
+        digest.update(block)
+        first += len(block)
+    return digest.hexdigest() == sha256
+
+
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The ids and the sentence offsets of the training, validation or test text."""
+    """The ids and the sentence offsets of the training, validation or test text, or of a worker's part of it."""
 
     name: str
     ids: npt.NDArray[np.unsignedinteger]  # (tokens,) uint16 or uint32
@@ -84,6 +95,7 @@ class Split:
     unknown: int  # number of tokens <unk>
     files: tuple["_File", ...] = ()  # from which it was read
     size: TextSize | None = None  # words and bytes of the text; None for a store of ncelm 0.1, or a part of a split
+    whole: int | None = None  # number of ids of the whole split, if this is a worker's part of it
 
     def __repr__(self) -> str:
         return f"Split({self.name}, {self.tokens:,} tokens, {self.n_sentences:,} sentences)"
@@ -92,6 +104,11 @@ class Split:
     def tokens(self) -> int:
         """The number of ids, including the `</s>` after each sentence."""
         return len(self.ids)
+
+    @property
+    def total_tokens(self) -> int:
+        """The number of ids of the whole split, of which this may be a part."""
+        return self.tokens if self.whole is None else self.whole
 
     @property
     def n_sentences(self) -> int:
@@ -121,44 +138,16 @@ class TokenStore:
         """Return the store at `path` after a validation of all its files. An open store is returned unchanged."""
         if isinstance(path, TokenStore):
             return path
-        path = check_path("path", path, "a TokenStore or a path")
-        about = read_json(path / "store.json", "token store", FORMAT, VERSION, checksum_since=2)
-        unknown_types = about.get("unknown_types")  # absent in earlier stores
-        valid = unknown_types is None or (type(unknown_types) is int and 0 <= unknown_types <= INT64_MAX)
-        _require(valid, path, "no number of unknown words")
-        vocabulary = Vocabulary.load(path / "vocab.txt", unknown_types)
-        dtype = id_dtype(len(vocabulary))
-        described = about.get("splits")
-        for holds, fault in (
-            (about.get("vocabulary_size") == len(vocabulary), "the size of vocab.txt is another one"),
-            (
-                about.get("vocabulary_digest") == vocabulary.digest,
-                "the digest of vocab.txt is another one",
-            ),
-            (about.get("boundary") in get_args(Boundary), "no boundary"),
-            (about.get("dtype") == dtype.name, "the dtype is wrong"),
-            (about.get("punkt") in (None, "english", "train"), "punkt is wrong"),
-            (isinstance(described, dict) and "train" in described, "no training split"),
-            (isinstance(described, dict) and set(described) <= set(SPLITS), "unknown splits"),
-            (_are_counts(about.get("blank_lines")), "wrong numbers of blank lines"),
-        ):
-            _require(holds, path, fault)
-        assert isinstance(described, dict)
-        splits = {
-            name: _open_split(path, name, described[name], dtype, vocabulary.counts)
-            for name in SPLITS
-            if name in described
-        }
-        return cls(
-            path=path,
-            boundary=about["boundary"],
-            vocabulary=vocabulary,
-            text=_text_settings(path, about.get("text"), vocabulary),
-            punkt=about.get("punkt"),
-            splits=splits,
-            fingerprint=_fingerprint(about),
-            blank_lines=about.get("blank_lines"),
-        )
+        store, counts = open_part(check_path("path", path, "a TokenStore or a path"), 0, 1)
+        store.check_counts(counts)
+        return store
+
+    def check_counts(self, counts: npt.NDArray[np.integer | np.floating]) -> None:
+        """Raise an error unless the words occur this often, (V,), by vocab.txt."""
+        if not np.array_equal(counts, self.vocabulary.counts):
+            raise NcelmError(
+                f"{self.path / 'vocab.txt'} has counts that differ from the training text: prepare the store again"
+            )
 
     def split(self, name: str) -> Split:
         """Return a split; raise an error that lists the existing ones if it does not exist."""
@@ -187,6 +176,65 @@ class TokenStore:
     def sentence_splitter(self) -> SentenceSplitter | None:
         """Return the sentence model of the text; None if the text had one sentence per line."""
         return SentenceSplitter.load(self.path) if self.punkt else None
+
+
+def open_part(path: Path, rank: int, size: int) -> tuple[TokenStore, npt.NDArray[np.int64]]:
+    """Return the store with the training split of worker `rank` of `size`, and how often each word occurs in it, (V,).
+
+    The split is one of `size` equal parts of the training text, without its sentence offsets. The last `size` - 1 words
+    of the text may be in no part; the counts of the last worker include them. The sum of the counts of all workers must
+    pass `TokenStore.check_counts`. Only the parts of the file that overlap this part are read and verified.
+    """
+    about = read_json(path / "store.json", "token store", FORMAT, VERSION, checksum_since=2)
+    unknown_types = about.get("unknown_types")  # absent in earlier stores
+    valid = unknown_types is None or (type(unknown_types) is int and 0 <= unknown_types <= INT64_MAX)
+    _require(valid, path, "no number of unknown words")
+    vocabulary = Vocabulary.load(path / "vocab.txt", unknown_types)
+    dtype = id_dtype(len(vocabulary))
+    described = about.get("splits")
+    for holds, fault in (
+        (about.get("vocabulary_size") == len(vocabulary), "the size of vocab.txt is another one"),
+        (about.get("vocabulary_digest") == vocabulary.digest, "the digest of vocab.txt is another one"),
+        (about.get("boundary") in get_args(Boundary), "no boundary"),
+        (about.get("dtype") == dtype.name, "the dtype is wrong"),
+        (about.get("punkt") in (None, "english", "train"), "punkt is wrong"),
+        (isinstance(described, dict) and "train" in described, "no training split"),
+        (isinstance(described, dict) and set(described) <= set(SPLITS), "unknown splits"),
+        (_are_counts(about.get("blank_lines")), "wrong numbers of blank lines"),
+    ):
+        _require(holds, path, fault)
+    assert isinstance(described, dict)
+    splits, counts = {}, vocabulary.counts
+    for name in (name for name in SPLITS if name in described):
+        part = (rank, size) if name == "train" else (0, 1)
+        splits[name], found = _open_split(path, name, described[name], about["version"], dtype, vocabulary, *part)
+        counts = found if name == "train" else counts
+    store = TokenStore(
+        path=path,
+        boundary=about["boundary"],
+        vocabulary=vocabulary,
+        text=_text_settings(path, about.get("text"), vocabulary),
+        punkt=about.get("punkt"),
+        splits=splits,
+        fingerprint=_fingerprint(about),
+        blank_lines=about.get("blank_lines"),
+    )
+    return store, counts
+
+
+def part_of(split: Split, path: Path, rank: int, size: int) -> Split:
+    """Return the part of worker `rank` of a training split; `path` is that of its store."""
+    own = _part_range(path, split.tokens, rank, size)
+    ids, offsets = split.ids[own.start : own.stop], np.array([0, len(own)], np.uint64)
+    return Split(split.name, ids, offsets, split.unknown, split.files, whole=split.tokens)
+
+
+def _part_range(path: Path, tokens: int, rank: int, size: int) -> range:
+    """Return the positions in a training split of the part of a worker: a contiguous one of `size` equal parts."""
+    length = tokens // size
+    if length == 0:
+        raise NcelmError(f"{path} has {tokens} words of training text, too few for {size} workers: start fewer workers")
+    return range(rank * length, (rank + 1) * length)
 
 
 def store_or_path(name: str, value: object) -> TokenStore | Path:
@@ -251,7 +299,7 @@ class SplitWriter:
         self.tokens = self.sentences = self.unknown = 0
         self.size = TextSize(0, 0)
         self._dtype = dtype
-        self._hash = hashlib.sha256()
+        self._parts: list[Any] = []  # digests of the ids of each part
         self._paths = (folder / f"{name}.ids", folder / f"{name}.sentences")
 
     def __enter__(self) -> "SplitWriter":
@@ -259,11 +307,18 @@ class SplitWriter:
         self._offsets.write(bytes(_OFFSET.itemsize))  # the offset of the first sentence
         return self
 
-    def write(self, ids: npt.NDArray[np.int64]) -> None:
+    def write(self, ids: npt.NDArray[np.integer]) -> None:
         """Append ids. An id of `</s>` ends a sentence."""
-        stored = ids.astype(self._dtype)  # (n,)
+        stored = ids.astype(self._dtype, copy=False)  # (n,)
         self._ids.write(stored.data)
-        self._hash.update(stored.data)
+        first = 0
+        while first < len(stored):
+            done = (self.tokens + first) % PART_IDS  # ids of the part
+            if done == 0:
+                self._parts.append(hashlib.sha256())
+            piece = stored[first : first + PART_IDS - done]
+            self._parts[-1].update(piece.data)
+            first += len(piece)
         ends = np.flatnonzero(ids == Vocabulary.end_id) + 1 + self.tokens
         self._offsets.write(ends.astype(_OFFSET).data)
         self.tokens += len(ids)
@@ -288,7 +343,8 @@ class SplitWriter:
             "unknown": self.unknown,
             "words": self.size.words,
             "bytes": self.size.bytes,
-            "sha256": self._hash.hexdigest(),
+            "part_ids": PART_IDS,
+            "part_sha256": [digest.hexdigest() for digest in self._parts],
         }
 
 
@@ -348,38 +404,64 @@ def _open_split(
     path: Path,
     name: str,
     described: object,
+    version: int,
     dtype: np.dtype[np.unsignedinteger],
-    expected_counts: npt.NDArray[np.int64],
-) -> Split:
-    vocabulary_size = len(expected_counts)
+    vocabulary: Vocabulary,
+    rank: int,
+    size: int,
+) -> tuple[Split, npt.NDArray[np.int64]]:
+    """Return a split, or the part of it of a worker, and the number of occurrences of each word, (V,)."""
     numbers = [described.get(key) for key in ("tokens", "sentences", "unknown")] if isinstance(described, dict) else []
     _require(bool(numbers) and all(type(number) is int for number in numbers), path, f"no sizes of {name}")
     tokens, sentences, unknown = (number for number in numbers if number is not None)
     _require(0 < sentences <= tokens and 0 <= unknown <= tokens, path, f"impossible sizes of {name}")
+    assert isinstance(described, dict)
+    part_ids, expected = _part_digests(path, name, described, version, tokens)
+    own = _part_range(path, tokens, rank, size)
+    counted = range(own.start, tokens if rank == size - 1 else own.stop)
     # Compiled code uses ids and offsets as indices without bounds checks: all must be valid.
-    counts = np.zeros(vocabulary_size, np.int64)
+    counts = np.zeros(len(vocabulary), np.int64)
 
-    def check(block: npt.NDArray[Any]) -> None:
-        if block.max() >= vocabulary_size:
+    def check(first: int, block: npt.NDArray[Any]) -> None:
+        if block.max() >= len(vocabulary):
             raise NcelmError(f"{path / name}.ids is damaged: prepare the store again")
-        np.add(counts, np.bincount(block, minlength=vocabulary_size), out=counts)
+        block = block[max(counted.start - first, 0) : max(counted.stop - first, 0)]
+        np.add(counts, np.bincount(block, minlength=len(vocabulary)), out=counts)
 
-    ids, ids_file = _read(path / f"{name}.ids", dtype, tokens, check)
-    offsets, offsets_file = _read(path / f"{name}.sentences", _OFFSET, sentences + 1)
+    ids, ids_file = _read(path / f"{name}.ids", dtype, tokens, counted, part_ids, expected, check)
+    ids = ids[: len(own)]
+    if size > 1:  # the sum of all counts will be compared with the vocabulary
+        given = (vocabulary.counts[Vocabulary.end_id], vocabulary.counts[Vocabulary.unknown_id])
+        _require(given == (sentences, unknown), path, f"sizes of {name} that differ from vocab.txt")
+        offsets = np.array([0, len(own)], np.uint64)
+        return Split(name, ids, offsets, unknown, (ids_file,), whole=tokens), counts
+    length = sentences + 1
+    offsets, offsets_file = _read(path / f"{name}.sentences", _OFFSET, length, range(length), length)
+    blocks = [offsets[first : first + _BLOCK_IDS + 1] for first in range(0, sentences, _BLOCK_IDS)]
     # Together with the number of </s>, this determines the offsets.
-    if offsets[0] != 0 or offsets[-1] != tokens or not bool(np.all(offsets[:-1] < offsets[1:])):
+    if offsets[0] != 0 or offsets[-1] != tokens or not all(bool(np.all(some[:-1] < some[1:])) for some in blocks):
         raise NcelmError(f"{path / name}.sentences is damaged: prepare the store again")
-    if not (
-        isinstance(described, dict)
-        and ids_file.sha256 == described.get("sha256")
-        and counts[Vocabulary.end_id] == sentences
-        and bool(np.all(ids[offsets[1:] - np.uint64(1)] == Vocabulary.end_id))
-    ):
+    ended = all(bool(np.all(ids[some[1:] - np.uint64(1)] == Vocabulary.end_id)) for some in blocks)
+    if counts[Vocabulary.end_id] != sentences or not ended:
         raise NcelmError(f"{path / name}.ids is damaged: prepare the store again")
     _require(counts[Vocabulary.unknown_id] == unknown, path, f"wrong number of unknown words of {name}")
-    if name == "train" and not np.array_equal(counts, expected_counts):
-        raise NcelmError(f"{path / 'vocab.txt'} has counts that differ from the training text: prepare the store again")
-    return Split(name, ids, offsets, unknown, (ids_file, offsets_file), _text_size(path, name, described))
+    files = (ids_file, offsets_file)
+    return Split(name, ids, offsets, unknown, files, _text_size(path, name, described)), counts
+
+
+def _part_digests(
+    path: Path, name: str, described: dict[str, Any], version: int, tokens: int
+) -> tuple[int, list[object]]:
+    """Return the number of ids in a part of a split, and the SHA-256 of each part."""
+    if version < 3:  # all ids are one part
+        return tokens, [described.get("sha256")]
+    part_ids, digests = described.get("part_ids"), described.get("part_sha256")
+    valid = type(part_ids) is int and 0 < part_ids <= PART_IDS
+    _require(valid and isinstance(digests, list), path, f"no checksums of {name}")
+    assert isinstance(part_ids, int)
+    assert isinstance(digests, list)
+    _require(len(digests) == -(-tokens // part_ids), path, f"another number of checksums of {name}")
+    return part_ids, digests
 
 
 def _text_size(path: Path, name: str, described: dict[str, Any]) -> TextSize | None:
@@ -394,9 +476,19 @@ def _text_size(path: Path, name: str, described: dict[str, Any]) -> TextSize | N
 
 
 def _read(
-    path: Path, dtype: np.dtype[Any], length: int, check: Callable[[npt.NDArray[Any]], None] | None = None
+    path: Path,
+    dtype: np.dtype[Any],
+    length: int,
+    own: range,
+    part: int,
+    expected: list[object] | None = None,
+    check: Callable[[int, npt.NDArray[Any]], None] | None = None,
 ) -> tuple[npt.NDArray[Any], _File]:
-    """Return the content of a file of exactly `length` numbers, read-only, and the file. `check` gets each block."""
+    """Return the numbers at the positions `own` of a file of exactly `length` numbers, read-only, and the file.
+
+    The file consists of parts of `part` numbers. Those that overlap `own` are read. They must have the SHA-256
+    `expected`, and `check` gets the position and the content of each block of them.
+    """
     damaged = "{} is {}: prepare the store again"
     try:
         with open_regular(path) as file:
@@ -404,18 +496,33 @@ def _read(
             if size != length * dtype.itemsize:
                 fault = "truncated" if size < length * dtype.itemsize else "longer than store.json says"
                 raise NcelmError(damaged.format(path, fault))
-            mapped = size > (total_memory() or size) // MEMORY_SHARE
-            numbers = np.memmap(file, dtype, "r", shape=(length,)) if mapped else np.empty(length, dtype)
-            digest = hashlib.sha256()
-            for start in range(0, length, _BLOCK_IDS):
-                block = numbers[start : start + _BLOCK_IDS]
-                if not mapped and file.readinto(block.data.cast("B")) != block.nbytes:
-                    raise NcelmError(damaged.format(path, "truncated"))
-                digest.update(block.data)
-                if check:
-                    check(block)
+            needed = len(own) * dtype.itemsize * local_world_size()
+            mapped = needed > (total_memory() or needed) // MEMORY_SHARE
+            if mapped:
+                numbers = np.memmap(file, dtype, "r", shape=(length,))[own.start : own.stop]
+            else:
+                numbers = np.empty(len(own), dtype)
+            buffer, read = np.empty(min(_BLOCK_IDS, part, length), dtype), []
+            for index in range(own.start // part, -(-own.stop // part)):
+                start, stop = index * part, min((index + 1) * part, length)
+                file.seek(start * dtype.itemsize)
+                digest = hashlib.sha256()
+                for first in range(start, stop, len(buffer)):
+                    block = buffer[: stop - first]
+                    if file.readinto(block.data.cast("B")) != block.nbytes:
+                        raise NcelmError(damaged.format(path, "truncated"))
+                    digest.update(block.data)
+                    if check:
+                        check(first, block)
+                    if not mapped:
+                        low, high = max(first, own.start), min(first + len(block), own.stop)
+                        numbers[low - own.start : high - own.start] = block[low - first : high - first]
+                sha256 = digest.hexdigest()
+                if expected is not None and expected[index] != sha256:
+                    raise NcelmError(damaged.format(path, "damaged"))
+                read.append((start * dtype.itemsize, stop * dtype.itemsize, sha256))
             numbers.flags.writeable = False
-            return numbers, _File.of(file, path, digest.hexdigest())
+            return numbers, _File.of(file, path, tuple(read))
     except FileNotFoundError:
         raise NcelmError(f"{path} is missing: prepare the store again") from None
     except OSError as error:

@@ -185,6 +185,7 @@ def tokenize_unit(unit: Unit, splitter: SentenceSplitter | None, on_bytes: OnByt
     sentences = blank_lines = 0
     ids = _LocalIds()
     buffer, sizes = array("I"), array("I")
+    plain = unit.text == TextSettings()  # words are what is between white space
     where: Any = {"start": unit.range.start, "stop": unit.range.stop, "on_bytes": on_bytes}
     with write_errors(unit.numbers_file), unit.numbers_file.open("wb") as file:
         for text in unit.file.prose(**where) if splitter else unit.file.lines(**where):
@@ -198,7 +199,7 @@ def tokenize_unit(unit: Unit, splitter: SentenceSplitter | None, on_bytes: OnByt
                         continue
                 buffer.extend(map(ids.__getitem__, words))
                 buffer.append(0)
-                sizes.extend(TextSize.of(sentence))
+                sizes.extend(TextSize.of_words(words) if plain else TextSize.of(sentence))
                 sentences += 1
                 if len(buffer) >= BLOCK_TOKENS:
                     buffer.tofile(file)

@@ -77,7 +77,7 @@ def choose(store: TokenStore, *, minutes: float | None = None, threads: int | No
         threads: number of threads of training; all cores by default.
         changes: options by flat name that are given; the others are chosen.
     """
-    tokens, vocabulary_size = store.split("train").tokens, len(store.vocabulary)
+    tokens, vocabulary_size = store.split("train").total_tokens, len(store.vocabulary)
     if minutes is None:
         config = default_config(tokens, vocabulary_size, **changes)
         return Choice(config, _explain(config, tokens, vocabulary_size, changes))

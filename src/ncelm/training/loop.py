@@ -16,11 +16,13 @@ import numpy as np
 
 from ncelm.arguments import check_float
 from ncelm.distributed import collective, membership
+from ncelm.distributed.collective import errors_on_all
 from ncelm.errors import ArgumentError, DivergedError, NcelmError
 from ncelm.io import array_files, run, signals
 from ncelm.io.machine import available_cores
 from ncelm.io.metrics import Metrics
 from ncelm.kernels.threads import Team
+from ncelm.models.evaluate import EvaluationSums
 from ncelm.models.fit_normalizer import fit_after_training
 from ncelm.progress import training_shown
 from ncelm.text.store import TokenStore
@@ -96,14 +98,15 @@ def train(
     check_arguments(store, out, config, threads, resume, checkpoint_minutes, progress)
     check_float("peer_timeout", peer_timeout, 1.0, 1e6)
     trackers = check_track(track)
-    store = TokenStore.open(store)
+    group = collective.current(peer_timeout)
+    store = group.open_store(store)
     if threads is None:
         threads = max(available_cores() // collective.local_world_size(), 1)
     adaptive = config is None and recipe is None
     choice = configure(store, out, config, recipe=recipe, minutes=minutes, threads=threads, resume=resume, **changes)
     config = choice.config
     team = Team(threads)  # validates the number of threads, before anything is written
-    setup = Setup.create(store, Path(out), config, watch, collective.current(peer_timeout))
+    setup = Setup.create(store, Path(out), config, watch, group)
     with ExitStack() as stack:
         snapshot = start(setup, resume, stack)
         introduction = choice.explanation if adaptive else ""
@@ -115,8 +118,11 @@ def train(
 
 
 def _fit_normalizer(setup: Setup, team: Team) -> None:
-    """Fit a normalizer to a log-bilinear model, if that takes a small part of the time of training. Rank 0 does."""
-    words = setup.store.split("train").tokens * setup.config.schedule.epochs
+    """Fit a normalizer to a log-bilinear model, if that takes a small part of the time of training.
+
+    Rank 0 does, to its part of the text.
+    """
+    words = setup.tokens * setup.config.schedule.epochs
     log_bilinear = setup.config.model.architecture == "log-bilinear"
     if setup.collective.rank == 0 and log_bilinear and words >= WORDS_FOR_NORMALIZER:
         with team:
@@ -192,7 +198,7 @@ class Loop:
                     self.snapshot.model,
                     self.snapshot.optimizer_state,
                     self.setup.noise(),
-                    self.setup.worker_store,
+                    self.setup.store,
                     self.setup.worker_config,
                     self.team,
                     self.snapshot.log_normalizers,
@@ -396,58 +402,61 @@ class Loop:
         return fields, best
 
     def _best_model(self) -> TrainedModel:
-        """Return the model with the lowest validation perplexity so far, which is in the run directory of rank 0."""
-        setup = self.setup
-        if setup.collective.rank > 0:  # it does not evaluate
-            return self.snapshot.model
-        arrays = array_files.read_parameters(setup.out / run.MODEL, setup.shapes.parameters)
+        """Return the model with the lowest validation perplexity so far. It is in the run directory of rank 0."""
+        setup, group = self.setup, self.setup.collective
+        arrays = {name: np.empty(shape, np.float32) for name, shape in setup.shapes.parameters.items()}
+        with errors_on_all(group):
+            if group.rank == 0:
+                found = array_files.read_parameters(setup.out / run.MODEL, setup.shapes.parameters)
+                arrays = {name: np.array(found[name]) for name in arrays}  # in the order of all workers
+        group.broadcast_arrays(arrays)
         return setup.model_class.from_arrays(setup.config.model, arrays)
 
     def _evaluate(
         self, model: TrainedModel, name: str, request: signals.StopRequest, words: int | None = None
     ) -> "_Evaluated":
-        """Return the result of a model on a split, or on a sample of it. Rank 0 evaluates.
+        """Return the result of a model on a split, or on a sample of it. Each worker evaluates its share.
 
         A request to stop ends the evaluation. A resumed run starts with it.
         """
-        began, found = time.perf_counter(), [0.0] * 4
-        if self.setup.collective.rank == 0:
+        began, group, store = time.perf_counter(), self.setup.collective, self.setup.store
+        sums, stop = EvaluationSums(), 0.0
+        with errors_on_all(group):
             try:
                 with request.immediate():
                     if not self.evaluated:  # the first call may compile a kernel, which is not validation time
-                        evaluate_sample(model, self.setup.store, name, 1, self.team)
+                        evaluate_sample(model, store, name, 1, self.team)
                         self.evaluated, began = True, time.perf_counter()
-                    words = words or self.setup.store.split(name).tokens
-                    result = evaluate_sample(model, self.setup.store, name, words, self.team)
-                found = [result.perplexity, result.log_z_mean, result.log_z_std, 0.0]
+                    words = words or store.split(name).tokens
+                    sums = evaluate_sample(model, store, name, words, self.team, group.rank, group.size)
             except KeyboardInterrupt:
-                found[-1] = request.weight
-        *found, stopped = self.setup.collective.broadcast(np.array(found)).tolist()
-        if stopped:
+                stop = request.weight
+        total = group.all_reduce(np.append(sums.as_array(), stop))
+        if stopped := float(total[-1]):
             self._checkpoint()
             self._stop(request, stopped)
-        perplexity, log_z_mean, log_z_std = found
-        return _Evaluated(perplexity, log_z_mean, log_z_std, time.perf_counter() - began)
+        result = EvaluationSums.from_array(total[:-1]).result()
+        return _Evaluated(result.perplexity, result.log_z_mean, result.log_z_std, time.perf_counter() - began)
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint. Rank 0 does."""
+        """Write a checkpoint. Rank 0 does; each worker checks the parts of the store that it has read."""
         group, store, out = self.setup.collective, self.setup.store, self.setup.out
-        if group.rank > 0:
-            membership.remember(out, self.setup.progress(self.state))
-            return
         changed: NcelmError | None = None
-        try:
-            store.check_unchanged()
-        except NcelmError as error:
-            if store.is_mapped:  # training may have seen the change
-                raise
-            changed = error
-        with_carried = self.state.step > 0 and group.size == 1
-        write_checkpoint(out / run.CHECKPOINT, self.snapshot, with_carried)
-        membership.remember(out, self.setup.progress(self.state))
-        self.last_checkpoint = time.monotonic()
-        if changed:
-            raise NcelmError(f"{changed}; a checkpoint is in {out}: continue with `resume`") from changed
+        with errors_on_all(group):
+            try:
+                store.check_unchanged()
+            except NcelmError as error:
+                if store.is_mapped:  # training may have seen the change
+                    raise
+                changed = error
+        with errors_on_all(group):
+            if group.rank == 0:
+                with_carried = self.state.step > 0 and group.size == 1
+                write_checkpoint(out / run.CHECKPOINT, self.snapshot, with_carried)
+            membership.remember(out, self.setup.progress(self.state))
+            self.last_checkpoint = time.monotonic()
+            if changed:
+                raise NcelmError(f"{changed}; a checkpoint is in {out}: continue with `resume`") from changed
 
     def _stop(self, request: signals.StopRequest, weight: float) -> NoReturn:
         """End training on all workers, with the signal that one of them received."""

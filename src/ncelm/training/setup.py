@@ -57,12 +57,11 @@ def check_arguments(
 class Setup:
     """What does not change during training."""
 
-    store: TokenStore
+    store: TokenStore  # of several workers, with this worker's part of the training split
     out: Path
     config: TrainConfig
     watch: tuple[str, ...]  # splits whose perplexity is recorded after each epoch
     collective: Collective
-    worker_store: TokenStore  # with this worker's part of the training split; in a single process, all of it
     worker_config: TrainConfig  # with this worker's seed and batch size
     backend: Backend
     model_class: ModelClass
@@ -86,11 +85,10 @@ class Setup:
             )
         if collective.size > 1:
             _check_workers(store, config, watched, collective)
-        worker_store = collective.shard(store)
         seed = (config.seed * collective.size + collective.rank) % 2**63
-        batch_size = worker_batch_size(config, store.split("train").tokens, collective.size)
+        batch_size = worker_batch_size(config, store.split("train").total_tokens, collective.size)
         worker_config = replace(config, seed=seed, batch_size=batch_size)
-        tokens, kind = worker_store.split("train").tokens, model_class(config)
+        tokens, kind = store.split("train").tokens, model_class(config)
         parameters = kind.shapes(config.model, len(store.vocabulary))
         memory = backend.memory_bytes(worker_config, len(store.vocabulary), tokens)
         _check_memory(memory, parameters, collective)
@@ -101,7 +99,6 @@ class Setup:
             config=config,
             watch=watched,
             collective=collective,
-            worker_store=worker_store,
             worker_config=worker_config,
             backend=backend,
             model_class=kind,
@@ -120,7 +117,7 @@ class Setup:
     @property
     def tokens(self) -> int:
         """Words of the training text, of all workers."""
-        return self.store.split("train").tokens
+        return self.store.split("train").total_tokens
 
     @property
     def step_words(self) -> int:
@@ -192,7 +189,7 @@ class Setup:
 
     def noise(self) -> Noise | BigramNoise:
         """Return the noise distribution of this worker's text."""
-        return noise_distribution(self.worker_store, self.config)
+        return noise_distribution(self.store, self.config)
 
 
 def sync_words(tokens: int, workers: int) -> int:

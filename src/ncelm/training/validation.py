@@ -5,11 +5,9 @@ to a hundred words of training. The sample is a function of the configuration an
 measured times: one seed gives the same model.
 """
 
-import numpy as np
-
 from ncelm.kernels.threads import Team
 from ncelm.models.base import WordModel, corpus_view
-from ncelm.models.evaluate import BLOCK, Evaluation, EvaluationSums, sample_parts
+from ncelm.models.evaluate import BLOCK, EvaluationSums, sample_parts, share_of
 from ncelm.text.store import TokenStore
 from ncelm.training.config import MaximumLikelihood, TrainConfig
 
@@ -60,13 +58,15 @@ def train_cost(config: TrainConfig, vocabulary_size: int) -> float:
     return cost * (PYTORCH_FACTOR if config.backend == "torch" else 1.0)
 
 
-def evaluate_sample(model: WordModel, store: TokenStore, name: str, words: int, team: Team) -> Evaluation:
-    """Return the perplexity of a model on a sample of a split; on all of it if `words` is its size."""
-    split = store.split(name)
-    corpus, sums, sentences, unknown = corpus_view(split, store), EvaluationSums(), 0, 0
-    for first, last in sample_parts(words, split.tokens):
+def evaluate_sample(
+    model: WordModel, store: TokenStore, name: str, words: int, team: Team, rank: int = 0, size: int = 1
+) -> EvaluationSums:
+    """Return the sums of a model over a sample of a split; over all of it if `words` is its size.
+
+    Each of several workers, `rank` of `size`, evaluates an equal share of the sample.
+    """
+    split, sums = store.split(name), EvaluationSums()
+    corpus = corpus_view(split, store)
+    for first, last in share_of(sample_parts(words, split.tokens), rank, size):
         sums.add(*model.score_positions(corpus, first, last, team))
-        ids = np.asarray(corpus.ids[first:last])
-        sentences += int(np.count_nonzero(ids == store.vocabulary.end_id))
-        unknown += int(np.count_nonzero(ids == store.vocabulary.unknown_id))
-    return sums.result(sentences, unknown)
+    return sums
