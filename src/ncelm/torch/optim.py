@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ncelm.torch import compiled
 from ncelm.torch.checks import nonnegative
 from ncelm.torch.scores import add_rows_
 
@@ -56,7 +57,11 @@ class SparseSGD(RowOptimizer):
     def update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         """Subtract the gradient times the learning rate."""
         if gradient.is_sparse:
-            add_rows_(parameter, gradient._indices()[0], gradient._values() * -group["lr"])
+            rows, values = gradient._indices()[0], gradient._values()
+            if gradient.is_coalesced() and compiled.supports(parameter, values):
+                compiled.update_rows(parameter, rows, values, -group["lr"])
+            else:
+                add_rows_(parameter, rows, values * -group["lr"])
         else:
             parameter.add_(gradient, alpha=-group["lr"])
 

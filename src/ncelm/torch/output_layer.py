@@ -361,14 +361,9 @@ class SampledLoss(nn.Embedding):
             hits = accidental_hits(batch.positives, noise) if self.remove_accidental_hits else None
         if self.group is not None:
             target_scores, noise_scores = self._remote_scores(batch.input, targets, noise)
-        elif self.shared_noise:
-            target_scores, noise_scores = shared_scores(
-                batch.input, self.weight, self.bias, targets, noise, self.sparse
-            )
         else:
-            pairs = torch.cat([targets.unsqueeze(1), noise], 1)  # (N, k + 1)
-            scores = pair_scores(batch.input, self.weight, self.bias, pairs, self.sparse)
-            target_scores, noise_scores = scores[:, 0], scores[:, 1:]
+            score = shared_scores if self.shared_noise else pair_scores
+            target_scores, noise_scores = score(batch.input, self.weight, self.bias, targets, noise, self.sparse)
         return SampledScores(target_scores, noise_scores, target_log_noise, noise_log_noise, hits)
 
     def _reject_fsdp(self) -> None:

@@ -10,14 +10,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (PyTorch's convention)
 from torch import Tensor
 
+from ncelm.torch import compiled
 
-def pair_scores(input: Tensor, weight: Tensor, bias: Tensor | None, classes: Tensor, sparse: bool) -> Tensor:
-    """Return s(w, h) = hᵀ q_w + b_w of the classes of each example: (N, d), (V, d), (V,), (N, m) → (N, m)."""
+
+def pair_scores(
+    input: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, noise: Tensor, sparse: bool
+) -> tuple[Tensor, Tensor]:
+    """Return s(w, h) = hᵀ q_w + b_w of the target and of k noise samples of each example, (N,) and (N, k).
+
+    input (N, d), weight (V, d), bias (V,), targets (N,), noise (N, k).
+    """
+    if not torch.compiler.is_compiling() and compiled.supports(input, weight, bias):
+        return _CompiledPairScores.apply(input, weight, bias, targets, noise.contiguous(), sparse)
+    classes = torch.cat([targets.unsqueeze(1), noise], 1)  # (N, k + 1)
     if not torch.compiler.is_compiling():
-        return _PairScores.apply(input, weight, bias, classes, sparse)
-    # the compiler derives and fuses dense gradients itself
-    rows, biases = gather(weight, bias, classes, input.dtype, sparse)
-    return _products(input, rows) + biases
+        scores = _PairScores.apply(input, weight, bias, classes, sparse)
+    else:  # the compiler derives and fuses dense gradients itself
+        rows, biases = gather(weight, bias, classes, input.dtype, sparse)
+        scores = _products(input, rows) + biases
+    return scores[:, 0], scores[:, 1:]
 
 
 def shared_scores(
@@ -97,6 +108,37 @@ class _SharedScores(torch.autograd.Function):
         return by_input, by_weight, by_bias, None, None, None
 
 
+class _CompiledPairScores(torch.autograd.Function):
+    """Scores of (example, class) pairs by compiled kernels, which read rows where they are.
+
+    The gradients of the table are summed by class: sparse ones are coalesced.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, noise: Tensor, sparse: bool
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(input, weight, targets, noise)
+        ctx.sparse = sparse
+        return compiled.score_pairs(input, weight, bias, targets, noise)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, by_target: Tensor, by_noise: Tensor) -> tuple[Tensor | None, ...]:
+        input, weight, targets, noise = ctx.saved_tensors
+        by_target, by_noise = by_target.contiguous(), by_noise.contiguous()
+        by_input = by_weight = by_bias = None
+        if ctx.needs_input_grad[0]:
+            by_input = compiled.input_gradients(weight, targets, noise, by_target, by_noise)
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            classes, values, sums = compiled.class_gradients(input, targets, noise, by_target, by_noise)
+            if ctx.needs_input_grad[1]:
+                by_weight = row_gradient(classes, values, weight.shape, ctx.sparse, distinct=True)
+            if ctx.needs_input_grad[2]:
+                by_bias = row_gradient(classes, sums, weight.shape[:1], ctx.sparse, distinct=True)
+        return by_input, by_weight, by_bias, None, None, None
+
+
 class _PairScores(torch.autograd.Function):
     """Scores of (example, class) pairs.
 
@@ -139,10 +181,17 @@ def _rows(weight: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
     return weight.index_select(0, classes.reshape(-1)).view(*classes.shape, weight.shape[1]).to(dtype)
 
 
-def row_gradient(rows: Tensor, values: Tensor, shape: torch.Size, sparse: bool) -> Tensor:
-    """Return the gradient of a table of which `rows`, (n,), got the gradients `values`, (n, d) or (n,)."""
+def row_gradient(
+    rows: Tensor, values: Tensor, shape: torch.Size, sparse: bool, *, distinct: bool = False
+) -> Tensor:
+    """Return the gradient of a table of which `rows`, (n,), got the gradients `values`, (n, d) or (n,).
+
+    `distinct` says that the rows are sorted and each occurs once.
+    """
     if sparse:
-        return torch.sparse_coo_tensor(rows.unsqueeze(0), values, shape, check_invariants=False)
+        return torch.sparse_coo_tensor(
+            rows.unsqueeze(0), values, shape, check_invariants=False, is_coalesced=distinct or None
+        )
     return add_rows_(values.new_zeros(shape), rows, values)
 
 
