@@ -9,7 +9,7 @@ import numpy as np
 from ncelm.kernels.barrier import take_item
 from ncelm.kernels.compile import inline, kernel
 from ncelm.kernels.math32 import exp32
-from ncelm.kernels.simd import add_rows, borrowed, prefetch, score_rows
+from ncelm.kernels.simd import add_rows, borrowed, prefetch, score_rows, sum_values
 
 BLOCK = 32  # examples, classes or rows in one work item
 INVALID = 8  # where `sync` says that an index was outside its table
@@ -192,30 +192,40 @@ def nce(sync, target_scores, noise_scores, target_log_noise, noise_log_noise, lo
     target_scores, noise_scores, losses = borrowed((target_scores, noise_scores, losses))
     target_log_noise, noise_log_noise = borrowed((target_log_noise, noise_log_noise))
     by_target, by_noise = borrowed((by_target, by_noise))
-    n, shared = losses.size, noise_log_noise.shape[0] == 1
-    log_k = np.float32(np.log(np.float64(noise_scores.shape[1])))
+    n, k = noise_scores.shape
+    shared = noise_log_noise.shape[0] == 1
+    scores, log_noise, gradients = noise_scores.reshape(-1), noise_log_noise.reshape(-1), by_noise.reshape(-1)
+    together = 1 if shared else max(256 // k, 1)  # examples in a loop over samples: k may be too small for vectors
+    terms, log_k = np.empty(together * k, np.float32), np.float32(np.log(np.float64(k)))
     while True:
         begin = take_item(sync, 0) * BLOCK
         if begin >= n:
             return
-        for e in range(begin, min(begin + BLOCK, n)):
-            scores, log_noise, gradients = noise_scores[e], noise_log_noise[0 if shared else e], by_noise[e]
-            total = ZERO
-            for j in range(scores.size):
-                x = scores[j] - log_noise[j] - log_k
-                small = exp32(-abs(x))  # at most 1
-                gradients[j] = (ONE if x > ZERO else small) / (ONE + small)
-                total += max(x, ZERO) + _log1p(small)
-            x = target_log_noise[e] + log_k - target_scores[e]
-            small = exp32(-abs(x))
-            by_target[e] = -(ONE if x > ZERO else small) / (ONE + small)
-            losses[e] = total + max(x, ZERO) + _log1p(small)
+        end = min(begin + BLOCK, n)
+        for first in range(begin, end, together):
+            last = min(first + together, end)
+            here = slice(first * k, last * k)
+            _noise_terms(scores[here], log_noise[0 if shared else first * k :], log_k, gradients[here], terms)
+            for e in range(first, last):
+                probability, loss = _sigmoid_and_softplus(target_log_noise[e] + log_k - target_scores[e])
+                by_target[e] = -probability
+                losses[e] = sum_values(terms[(e - first) * k :], k) + loss
 
 
 @inline
-def _log1p(x):
-    """log(1 + x) for x from 0 to 1: 2 artanh(x / (2 + x)) as a series. Relative error below 1e-7."""
-    s = x / (TWO + x)  # at most 1/3
+def _noise_terms(scores, log_noise, log_k, gradients, terms):
+    """gradients = σ(x) and terms = −log(1 − σ(x)) with x = scores − log_noise − log_k, elementwise."""
+    for j in range(scores.size):
+        gradients[j], terms[j] = _sigmoid_and_softplus(scores[j] - log_noise[j] - log_k)
+
+
+@inline
+def _sigmoid_and_softplus(x):
+    """σ(x) and log(1 + exp(x)), with a relative error below 3e-6."""
+    small = exp32(-abs(x))  # at most 1
+    inverse = ONE / ((ONE + small) * (TWO + small))  # one division for both
+    probability = (ONE if x > ZERO else small) * (TWO + small) * inverse
+    s = small * (ONE + small) * inverse  # log(1 + small) = 2 artanh(small / (2 + small)), at most 1/3
     q = s * s
     p = np.float32(1.0 / 13.0)
     p = p * q + np.float32(1.0 / 11.0)
@@ -224,4 +234,25 @@ def _log1p(x):
     p = p * q + np.float32(0.2)
     p = p * q + np.float32(1.0 / 3.0)
     p = p * q + ONE
-    return TWO * s * p
+    return probability, max(x, ZERO) + TWO * s * p
+
+
+@kernel
+def draw(sync, keep, alias, uniform, columns):
+    """Replace column c of an alias table by the class it returns: c if uniform < keep[c], otherwise alias[c]."""
+    keep, alias, uniform, columns = borrowed((keep, alias, uniform, columns))
+    n = columns.size
+    while True:
+        begin = take_item(sync, 0) * COLUMNS
+        if begin >= n:
+            return
+        end = min(begin + COLUMNS, n)
+        for i in range(begin, end):
+            prefetch(keep, columns[i])
+            prefetch(alias, columns[i])
+        for i in range(begin, end):
+            column = columns[i]
+            columns[i] = column if uniform[i] < keep[column] else alias[column]
+
+
+COLUMNS = 128  # in one work item

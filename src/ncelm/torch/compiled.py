@@ -69,6 +69,14 @@ def class_gradients(
     return classes[:count], values, sums[:count]
 
 
+def draw(keep: Tensor, alias: Tensor, uniform: Tensor, columns: Tensor) -> Tensor:
+    """Return the classes that columns of an alias table give: those with uniform < keep, others their alias."""
+    from ncelm.kernels import pairs
+
+    _run(pairs.draw, columns.numel(), keep, alias, uniform.view(-1), columns.view(-1))  # in place
+    return columns
+
+
 def update_rows(table: Tensor, rows: Tensor, values: Tensor, rate: float) -> None:
     """Add rate · values, (n, …), to distinct rows of a table, in place."""
     from ncelm.kernels import pairs

@@ -100,8 +100,10 @@ class _SharedScores(torch.autograd.Function):
             by_input = torch.addmm(by_target.unsqueeze(1) * rows[:n], by_noise, rows[n:])
         if ctx.needs_input_grad[1]:
             shape, dtype = ctx.weight
-            values = torch.cat([by_target.unsqueeze(1) * input, by_noise.T @ input]).to(dtype)  # (N + k, d)
-            by_weight = row_gradient(classes, values, shape, ctx.sparse)
+            values = torch.empty_like(rows)  # (N + k, d); `cat` would copy the products
+            torch.mul(by_target.unsqueeze(1), input, out=values[:n])
+            torch.mm(by_noise.T, input, out=values[n:])
+            by_weight = row_gradient(classes, values.to(dtype), shape, ctx.sparse)
         if ctx.needs_input_grad[2]:
             shape, dtype = ctx.bias
             by_bias = row_gradient(classes, torch.cat([by_target, by_noise.sum(0)]).to(dtype), shape, ctx.sparse)
