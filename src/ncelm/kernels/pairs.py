@@ -20,54 +20,53 @@ ONE, TWO, ZERO = np.float32(1.0), np.float32(2.0), np.float32(0.0)
 def score_pairs(sync, input, weight, bias, targets, noise, target_scores, noise_scores):
     """Scores s(w, h) of the target and of k noise samples of each example, (N,) and (N, k).
 
-    input (N, d), weight (V, d), bias (V,) or None, targets (N,), noise (N, k). An index outside the table is noted in
+    input (N, d), weight (V, d), bias (V,) or empty, targets (N,), noise (N, k). An index outside the table is noted in
     sync[INVALID].
     """
     input, weight, bias, targets, noise = borrowed((input, weight, bias, targets, noise))
     target_scores, noise_scores = borrowed((target_scores, noise_scores))
-    n = targets.size
+    n, biased = targets.size, bias.size > 0
+    classes = min(weight.shape[0], bias.size) if biased else weight.shape[0]
     while True:
         begin = take_item(sync, 0) * BLOCK
         if begin >= n:
             return
         end = min(begin + BLOCK, n)
-        inside = _are_rows(targets[begin:end], weight)
+        inside = _are_below(targets[begin:end], classes)
         for e in range(begin, end):
-            inside = inside and _are_rows(noise[e], weight)
+            inside = inside and _are_below(noise[e], classes)
         if not inside:
             sync[INVALID] = 1
             return
-        _prefetch_pairs(weight, bias, targets[begin], noise[begin])
+        _prefetch_pairs(weight, targets[begin], noise[begin])
         for e in range(begin, end):
+            if biased:
+                _prefetch_pairs(bias, targets[e], noise[e])
             if e + 1 < end:
-                _prefetch_pairs(weight, bias, targets[e + 1], noise[e + 1])
+                _prefetch_pairs(weight, targets[e + 1], noise[e + 1])
             score_rows(input[e], weight, targets[e : e + 1], target_scores[e : e + 1])
             score_rows(input[e], weight, noise[e], noise_scores[e])
-            if bias is not None:
+            if biased:
                 target_scores[e] += bias[targets[e]]
                 for j in range(noise.shape[1]):
                     noise_scores[e, j] += bias[noise[e, j]]
 
 
 @inline
-def _are_rows(rows, table):
-    """Whether all numbers are rows of the table."""
+def _are_below(rows, size):
+    """Whether all numbers are from 0 to size − 1."""
     inside = True
     for row in rows:
-        inside &= 0 <= row < table.shape[0]
+        inside &= 0 <= row < size
     return inside
 
 
 @inline
-def _prefetch_pairs(weight, bias, target, noise):
-    """Prefetch the rows and biases of an example."""
-    prefetch(weight, target)
-    if bias is not None:
-        prefetch(bias, target)
+def _prefetch_pairs(table, target, noise):
+    """Prefetch what a table, (V, d) or (V,), holds for the classes of an example."""
+    prefetch(table, target)
     for j in range(noise.size):
-        prefetch(weight, noise[j])
-        if bias is not None:
-            prefetch(bias, noise[j])
+        prefetch(table, noise[j])
 
 
 @kernel
@@ -83,7 +82,7 @@ def input_gradients(sync, weight, targets, noise, by_target, by_noise, out):
         end = min(begin + BLOCK, n)
         for e in range(begin, end):
             if e + 1 < end:
-                _prefetch_pairs(weight, None, targets[e + 1], noise[e + 1])
+                _prefetch_pairs(weight, targets[e + 1], noise[e + 1])
             add_rows(by_target[e : e + 1], weight, targets[e : e + 1], out[e], False)
             add_rows(by_noise[e], weight, noise[e], out[e], True)
 
@@ -169,7 +168,7 @@ def update_rows(sync, table, rows, values, rate):
         if begin >= n:
             return
         end = min(begin + BLOCK, n)
-        if not _are_rows(rows[begin:end], table):
+        if not _are_below(rows[begin:end], table.shape[0]):
             sync[INVALID] = 1
             return
         for i in range(begin, end):

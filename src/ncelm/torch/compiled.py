@@ -39,6 +39,8 @@ def score_pairs(
     from ncelm.kernels import pairs
 
     target_scores, noise_scores = torch.empty(targets.shape), torch.empty(noise.shape)
+    if bias is None:
+        bias = torch.empty(0)
     _run(pairs.score_pairs, input.numel(), input, weight, bias, targets, noise, target_scores, noise_scores)
     return target_scores, noise_scores
 
@@ -81,8 +83,8 @@ def update_rows(table: Tensor, rows: Tensor, values: Tensor, rate: float) -> Non
     """Add rate · values, (n, …), to distinct rows of a table, in place."""
     from ncelm.kernels import pairs
 
-    flat = table.detach().view(len(table), -1), rows, values.view(len(rows), -1)
-    _run(pairs.update_rows, values.numel(), *flat, np.float32(rate))
+    flat = table.detach().flatten(1) if table.dim() > 1 else table.detach().unsqueeze(1)
+    _run(pairs.update_rows, values.numel(), flat, rows, values.view(len(rows), flat.shape[1]), np.float32(rate))
     torch.autograd.graph.increment_version(table)
 
 

@@ -121,6 +121,7 @@ class _CompiledPairScores(torch.autograd.Function):
         ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, noise: Tensor, sparse: bool
     ) -> tuple[Tensor, Tensor]:
         ctx.save_for_backward(input, weight, targets, noise)
+        ctx.biases = None if bias is None else bias.shape
         ctx.sparse = sparse
         return compiled.score_pairs(input, weight, bias, targets, noise)
 
@@ -137,7 +138,7 @@ class _CompiledPairScores(torch.autograd.Function):
             if ctx.needs_input_grad[1]:
                 by_weight = row_gradient(classes, values, weight.shape, ctx.sparse, distinct=True)
             if ctx.needs_input_grad[2]:
-                by_bias = row_gradient(classes, sums, weight.shape[:1], ctx.sparse, distinct=True)
+                by_bias = row_gradient(classes, sums, ctx.biases, ctx.sparse, distinct=True)
         return by_input, by_weight, by_bias, None, None, None
 
 
