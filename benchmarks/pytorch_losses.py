@@ -69,9 +69,7 @@ class HandWritten:
         if self.update == "index_add_":
             self.weight.index_add_(0, rows, values)
         elif self.update == "sparse add_":
-            self.weight += torch.sparse_coo_tensor(
-                rows.unsqueeze(0), values, self.weight.shape, check_invariants=False
-            )
+            self.weight += torch.sparse_coo_tensor(rows.unsqueeze(0), values, self.weight.shape, check_invariants=False)
         else:
             self.weight.scatter_add_(0, rows.unsqueeze(1).expand_as(values), values)
         self.bias.index_add_(0, rows, biases)

@@ -80,7 +80,10 @@ def test_nce_of_scores_of_any_size(scale):
     scores = [scale * torch.randn(N), scale * torch.randn(N, 25)]
     log_noise = [torch.randn(N), torch.randn(N, 25)]
     results = []
-    for function in (compiled.NCE.apply, lambda *all: functional.nce_loss(*(t.double() for t in all), reduction="none")):
+    for function in (
+        compiled.NCE.apply,
+        lambda *all: functional.nce_loss(*(t.double() for t in all), reduction="none"),
+    ):
         given = [each.clone().requires_grad_() for each in scores]
         losses = function(*given, *log_noise)
         losses.mul(torch.arange(N)).sum().backward()

@@ -71,7 +71,7 @@ def _prefetch_pairs(table, target, noise):
 
 @kernel
 def input_gradients(sync, weight, targets, noise, by_target, by_noise, out):
-    """out[e] = Σ_w g(w) q_w over the target and the noise samples of example e, with the gradients g of their scores."""
+    """out[e] = Σ_w g(w) q_w over the target and the noise samples of example e; g are the gradients of the scores."""
     weight, targets, noise = borrowed((weight, targets, noise))
     by_target, by_noise, out = borrowed((by_target, by_noise, out))
     n = targets.size

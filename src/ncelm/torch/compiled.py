@@ -95,6 +95,7 @@ class NCE(torch.autograd.Function):
     def forward(
         ctx: Any, target_scores: Tensor, noise_scores: Tensor, target_log_noise: Tensor, noise_log_noise: Tensor
     ) -> Tensor:
+        """Return the losses. Their derivatives by the scores are computed at the same time."""
         from ncelm.kernels import pairs
 
         k = noise_scores.shape[1]
@@ -107,6 +108,7 @@ class NCE(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the scores."""
         by_target, by_noise = ctx.saved_tensors
         return by_target * gradient, by_noise * gradient.unsqueeze(1), None, None
 

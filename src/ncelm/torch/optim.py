@@ -118,7 +118,7 @@ class RowwiseAdagrad(RowOptimizer):
 
 
 def _is_coalesced(gradient: Tensor) -> bool:
-    """Return whether each row occurs once, and mark such a gradient: autograd drops the mark of the losses' gradients."""
+    """Return whether each row occurs once, and mark such a gradient: autograd drops the mark of the losses."""
     if not gradient.is_coalesced() and gradient.sparse_dim() == 1:
         rows = gradient._indices()[0]
         if bool((rows[1:] > rows[:-1]).all()):

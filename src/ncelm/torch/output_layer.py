@@ -357,7 +357,7 @@ class SampledLoss(nn.Embedding):
         if targets.numel() == 0:
             return False
         low, high = (int(value) for value in targets.aminmax())
-        return 0 <= low and high < self.num_classes and not low <= self.ignore_index <= high
+        return low >= 0 and high < self.num_classes and not low <= self.ignore_index <= high
 
     def _sampled_scores(self, batch: Batch, before: Tensor | None, generator: torch.Generator | None) -> SampledScores:
         """Draw noise samples; return their scores and those of the targets."""

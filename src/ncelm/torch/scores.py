@@ -184,9 +184,7 @@ def _rows(weight: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
     return weight.index_select(0, classes.reshape(-1)).view(*classes.shape, weight.shape[1]).to(dtype)
 
 
-def row_gradient(
-    rows: Tensor, values: Tensor, shape: torch.Size, sparse: bool, *, distinct: bool = False
-) -> Tensor:
+def row_gradient(rows: Tensor, values: Tensor, shape: torch.Size, sparse: bool, *, distinct: bool = False) -> Tensor:
     """Return the gradient of a table of which `rows`, (n,), got the gradients `values`, (n, d) or (n,).
 
     `distinct` says that the rows are sorted and each occurs once.
