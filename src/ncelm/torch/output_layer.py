@@ -282,7 +282,7 @@ class SampledLoss(nn.Embedding):
         """
         if batch.counted is None and sample_weight is None and self.reduction == "mean":
             return losses.mean()
-        if batch.counted is None:
+        if batch.counted is None or batch.shares is None:
             per_example, weights = losses, torch.ones_like(losses)
         else:
             per_example = (losses * batch.shares).view(len(batch.counted), batch.positives.shape[1]).sum(1)
