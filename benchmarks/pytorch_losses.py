@@ -65,15 +65,14 @@ class HandWritten:
         return torch.where(torch.rand(shape) < self.keep.take(column), column, self.alias.take(column))
 
     def add(self, rows: Tensor, values: Tensor, biases: Tensor) -> None:
-        """Update rows of the weight and the bias."""
+        """Add to rows of the weight and the bias."""
         if self.update == "index_add_":
-            self.weight.index_add_(0, rows, values, alpha=-RATE)
+            self.weight.index_add_(0, rows, values)
         elif self.update == "sparse add_":
-            change = torch.sparse_coo_tensor(rows.unsqueeze(0), values, self.weight.shape, check_invariants=False)
-            self.weight.add_(change, alpha=-RATE)
+            self.weight += torch.sparse_coo_tensor(rows.unsqueeze(0), values, self.weight.shape, check_invariants=False)
         else:
-            self.weight.scatter_add_(0, rows.unsqueeze(1).expand_as(values), values.mul_(-RATE))
-        self.bias.index_add_(0, rows, biases, alpha=-RATE)
+            self.weight.scatter_add_(0, rows.unsqueeze(1).expand_as(values), values)
+        self.bias.index_add_(0, rows, biases)
 
     @torch.no_grad()
     def step(self, hidden: Tensor, target: Tensor) -> tuple[float, Tensor]:
@@ -92,7 +91,9 @@ class HandWritten:
         errors[:, 0] -= 1.0
         errors /= n
         gradient = torch.bmm(errors.unsqueeze(1), rows).squeeze(1)
-        self.add(flat, (errors.unsqueeze(2) * hidden.unsqueeze(1)).view(len(flat), -1), errors.view(-1))
+        errors *= -RATE
+        torch.mul(errors.unsqueeze(2), hidden.unsqueeze(1), out=rows)  # new memory would take longer
+        self.add(flat, rows.view(len(flat), -1), errors.view(-1))
         return loss.item(), gradient
 
     def shared_step(self, hidden: Tensor, target: Tensor) -> tuple[float, Tensor]:
@@ -105,8 +106,8 @@ class HandWritten:
         loss = (F.softplus(-own).sum() + F.softplus(logits).sum()) / n
         own_errors, errors = (torch.sigmoid(own) - 1.0) / n, torch.sigmoid(logits) / n
         gradient = torch.addmm(own_errors.unsqueeze(1) * rows[:n], errors, rows[n:])
-        values = torch.cat([own_errors.unsqueeze(1) * hidden, errors.T @ hidden])
-        self.add(words, values, torch.cat([own_errors, errors.sum(0)]))
+        values = torch.cat([own_errors.unsqueeze(1) * hidden, errors.T @ hidden]).mul_(-RATE)
+        self.add(words, values, torch.cat([own_errors, errors.sum(0)]).mul_(-RATE))
         return loss.item(), gradient
 
 
@@ -181,20 +182,23 @@ def steps_of(k: int, shared: bool) -> dict[str, Callable[[Tensor, Tensor], tuple
         "hand-written, sparse add_": lambda *tables: HandWritten(*tables, noise, k, shared, "sparse add_"),
         "hand-written, scatter_add_": lambda *tables: HandWritten(*tables, noise, k, shared, "scatter_add_"),
     }
-    found, implementations = {}, {}
+    precise = weight.double(), bias.double()
+    torch.manual_seed(1)
+    loss, *expected = HandWritten(*precise, noise, k, shared, "index_add_").step(hidden.double(), target)
+    expected += [after - before for after, before in zip(precise, (weight, bias), strict=True)]
+    implementations = {}
     for name, make in makers.items():
         tables = weight.clone(), bias.clone()
         implementations[name] = make(*tables).step
         torch.manual_seed(1)
-        loss, gradient = implementations[name](hidden, target)
-        found[name] = loss, gradient, *((after - before) for after, before in zip(tables, (weight, bias), strict=True))
-    first = found["hand-written, index_add_"]
-    for name, values in found.items():
-        assert math.isclose(values[0], first[0], rel_tol=1e-5), f"{name}: the loss differs"
-        for value, expected in zip(values[1:], first[1:], strict=True):
-            assert float(expected.abs().max()) > 0.0
-            error = float((value - expected).abs().max() / expected.abs().max())
-            assert error < 1e-4, f"{name}: a gradient or an update differs by {error:.1e}"
+        found, *values = implementations[name](hidden, target)
+        assert math.isclose(found, loss, rel_tol=1e-5), f"{name}: the loss differs"
+        values += [after - before for after, before in zip(tables, (weight, bias), strict=True)]
+        # the row of a frequent class is rounded after each of its thousands of samples, unless they are summed first
+        for value, exact, tolerance in zip(values, expected, (1e-4, 3e-2, 3e-2), strict=True):
+            assert float(exact.abs().max()) > 0.0
+            error = float((value - exact).abs().max() / exact.abs().max())
+            assert error < tolerance, f"{name}: a gradient or an update differs by {error:.1e}"
     return implementations
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ncelm.torch import functional
+from ncelm.torch import compiled, functional
 from ncelm.torch.checks import fraction, nonnegative
 from ncelm.torch.functional import Reduction
 from ncelm.torch.noise import BigramNoise, Sampler, Weights
@@ -147,6 +147,9 @@ class NCELoss(SampledLoss):
 
     def losses(self, scores: SampledScores, context_ids: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Return the NCE loss of each (example, target) pair, (N,)."""
+        plain = self.log_normalizer is None and not self.log_z_penalty
+        if plain and not torch.compiler.is_compiling() and compiled.supports(*scores[:4]):
+            return compiled.NCE.apply(*scores[:4])
         return functional.nce_loss(
             scores.target,
             scores.noise,

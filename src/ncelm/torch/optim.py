@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ncelm.torch import compiled
 from ncelm.torch.checks import nonnegative
 from ncelm.torch.scores import add_rows_
 
@@ -56,7 +57,11 @@ class SparseSGD(RowOptimizer):
     def update(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
         """Subtract the gradient times the learning rate."""
         if gradient.is_sparse:
-            add_rows_(parameter, gradient._indices()[0], gradient._values() * -group["lr"])
+            rows, values = gradient._indices()[0], gradient._values()
+            if _is_coalesced(gradient) and compiled.supports(parameter, values):
+                compiled.update_rows(parameter, rows, values, -group["lr"])
+            else:
+                add_rows_(parameter, rows, values * -group["lr"])
         else:
             parameter.add_(gradient, alpha=-group["lr"])
 
@@ -104,11 +109,21 @@ class RowwiseAdagrad(RowOptimizer):
             accumulator += _mean_square(gradient)
             parameter -= group["lr"] * gradient / _column(accumulator.sqrt() + group["eps"], gradient)
             return
+        _is_coalesced(gradient)
         summed = gradient.coalesce()  # each row once
         rows, values = summed.indices()[0], summed.values()
         totals = accumulator.index_select(0, rows) + _mean_square(values)
         accumulator.index_copy_(0, rows, totals)
         add_rows_(parameter, rows, values * _column(-group["lr"] / (totals.sqrt() + group["eps"]), values))
+
+
+def _is_coalesced(gradient: Tensor) -> bool:
+    """Return whether each row occurs once, and mark such a gradient: autograd drops the mark of the losses."""
+    if not gradient.is_coalesced() and gradient.sparse_dim() == 1:
+        rows = gradient._indices()[0]
+        if bool((rows[1:] > rows[:-1]).all()):
+            gradient._coalesced_(True)
+    return gradient.is_coalesced()
 
 
 def _mean_square(values: Tensor) -> Tensor:

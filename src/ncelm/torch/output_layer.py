@@ -25,8 +25,8 @@ class Batch(NamedTuple):
     input: Tensor  # hidden vectors, (N, d), float32 or better; 0 where the target is ignored
     targets: Tensor  # classes, (N,), int64; 0 where they are ignored
     positives: Tensor  # all targets of the example, (N, T); -1 where they are ignored
-    shares: Tensor  # weight of the pair in the loss, (N,): 1 / (targets of the example), 0 if ignored
-    counted: Tensor  # examples that have a target, (examples,)
+    shares: Tensor | None  # weight of the pair in the loss, (N,): 1 / (targets of the example), 0 if ignored; None: 1
+    counted: Tensor | None  # examples that have a target, (examples,); None: all, with one target each
     shape: torch.Size  # of the examples, (…)
 
     def repeat(self, values: Tensor | None) -> Tensor | None:
@@ -280,8 +280,13 @@ class SampledLoss(nn.Embedding):
 
         NaN, as in torch, would destroy the parameters; an error on one rank would block the others.
         """
-        per_example = (losses * batch.shares).view(len(batch.counted), batch.positives.shape[1]).sum(1)
-        weights = batch.counted.to(losses.dtype)
+        if batch.counted is None and sample_weight is None and self.reduction == "mean":
+            return losses.mean()
+        if batch.counted is None or batch.shares is None:
+            per_example, weights = losses, torch.ones_like(losses)
+        else:
+            per_example = (losses * batch.shares).view(len(batch.counted), batch.positives.shape[1]).sum(1)
+            weights = batch.counted.to(losses.dtype)
         if sample_weight is not None:
             if sample_weight.shape != batch.shape:
                 raise ValueError(f"sample_weight is {tuple(sample_weight.shape)}: it must be {tuple(batch.shape)}")
@@ -308,10 +313,14 @@ class SampledLoss(nn.Embedding):
             raise TypeError(f"target is {target.dtype}: class indices are integers")
         number = target.shape[-1] if several else 1  # T
         flat, positives = input.reshape(-1, self.in_features), target.reshape(-1, number).long()
-        counted = positives != self.ignore_index  # (examples, T)
-        any_counted = counted.any(1) if several else counted.squeeze(1)
         # reading values would synchronize with the device, or break the compiled graph
         readable = flat.device.type == "cpu" and not torch.compiler.is_compiling()
+        if readable and not several and self._all_counted(positives):
+            if self.validate and not math.isfinite(flat.detach().sum().item()):
+                self._check_input(flat)
+            return Batch(flat.to(score_dtype(self.weight)), positives.view(-1), positives, None, None, examples)
+        counted = positives != self.ignore_index  # (examples, T)
+        any_counted = counted.any(1) if several else counted.squeeze(1)
         if self.validate and readable:
             self._check(flat, positives, counted, any_counted)
         dtype = score_dtype(self.weight)
@@ -336,8 +345,19 @@ class SampledLoss(nn.Embedding):
             outside = positives[counted & ((positives < 0) | (positives >= self.num_classes))]
             if len(outside):
                 raise IndexError(f"target {int(outside[0])} is not a class: they are 0 to {self.num_classes - 1}")
-        if not math.isfinite(input.detach().sum().item()) and not bool(torch.isfinite(input[any_counted]).all()):
+        if not math.isfinite(input.detach().sum().item()):
+            self._check_input(input[any_counted])
+
+    def _check_input(self, input: Tensor) -> None:
+        if not bool(torch.isfinite(input).all()):
             raise ValueError("input holds NaN or infinity: the model before this loss has diverged")
+
+    def _all_counted(self, targets: Tensor) -> bool:
+        """Return whether there are targets, all are classes and none is ignored: the usual batch, by a single pass."""
+        if targets.numel() == 0:
+            return False
+        low, high = (int(value) for value in targets.aminmax())
+        return low >= 0 and high < self.num_classes and not low <= self.ignore_index <= high
 
     def _sampled_scores(self, batch: Batch, before: Tensor | None, generator: torch.Generator | None) -> SampledScores:
         """Draw noise samples; return their scores and those of the targets."""
@@ -361,14 +381,9 @@ class SampledLoss(nn.Embedding):
             hits = accidental_hits(batch.positives, noise) if self.remove_accidental_hits else None
         if self.group is not None:
             target_scores, noise_scores = self._remote_scores(batch.input, targets, noise)
-        elif self.shared_noise:
-            target_scores, noise_scores = shared_scores(
-                batch.input, self.weight, self.bias, targets, noise, self.sparse
-            )
         else:
-            pairs = torch.cat([targets.unsqueeze(1), noise], 1)  # (N, k + 1)
-            scores = pair_scores(batch.input, self.weight, self.bias, pairs, self.sparse)
-            target_scores, noise_scores = scores[:, 0], scores[:, 1:]
+            score = shared_scores if self.shared_noise else pair_scores
+            target_scores, noise_scores = score(batch.input, self.weight, self.bias, targets, noise, self.sparse)
         return SampledScores(target_scores, noise_scores, target_log_noise, noise_log_noise, hits)
 
     def _reject_fsdp(self) -> None:
@@ -412,4 +427,6 @@ def score_dtype(weight: Tensor) -> torch.dtype:
 
 def _full_precision(input: Tensor) -> AbstractContextManager[Any]:
     device = input.device.type
-    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()

@@ -10,14 +10,25 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (PyTorch's convention)
 from torch import Tensor
 
+from ncelm.torch import compiled
 
-def pair_scores(input: Tensor, weight: Tensor, bias: Tensor | None, classes: Tensor, sparse: bool) -> Tensor:
-    """Return s(w, h) = hᵀ q_w + b_w of the classes of each example: (N, d), (V, d), (V,), (N, m) → (N, m)."""
+
+def pair_scores(
+    input: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, noise: Tensor, sparse: bool
+) -> tuple[Tensor, Tensor]:
+    """Return s(w, h) = hᵀ q_w + b_w of the target and of k noise samples of each example, (N,) and (N, k).
+
+    input (N, d), weight (V, d), bias (V,), targets (N,), noise (N, k).
+    """
+    if not torch.compiler.is_compiling() and compiled.supports(input, weight, bias):
+        return _CompiledPairScores.apply(input, weight, bias, targets, noise.contiguous(), sparse)
+    classes = torch.cat([targets.unsqueeze(1), noise], 1)  # (N, k + 1)
     if not torch.compiler.is_compiling():
-        return _PairScores.apply(input, weight, bias, classes, sparse)
-    # the compiler derives and fuses dense gradients itself
-    rows, biases = gather(weight, bias, classes, input.dtype, sparse)
-    return _products(input, rows) + biases
+        scores = _PairScores.apply(input, weight, bias, classes, sparse)
+    else:  # the compiler derives and fuses dense gradients itself
+        rows, biases = gather(weight, bias, classes, input.dtype, sparse)
+        scores = _products(input, rows) + biases
+    return scores[:, 0], scores[:, 1:]
 
 
 def shared_scores(
@@ -89,11 +100,45 @@ class _SharedScores(torch.autograd.Function):
             by_input = torch.addmm(by_target.unsqueeze(1) * rows[:n], by_noise, rows[n:])
         if ctx.needs_input_grad[1]:
             shape, dtype = ctx.weight
-            values = torch.cat([by_target.unsqueeze(1) * input, by_noise.T @ input]).to(dtype)  # (N + k, d)
-            by_weight = row_gradient(classes, values, shape, ctx.sparse)
+            values = torch.empty_like(rows)  # (N + k, d); `cat` would copy the products
+            torch.mul(by_target.unsqueeze(1), input, out=values[:n])
+            torch.mm(by_noise.T, input, out=values[n:])
+            by_weight = row_gradient(classes, values.to(dtype), shape, ctx.sparse)
         if ctx.needs_input_grad[2]:
             shape, dtype = ctx.bias
             by_bias = row_gradient(classes, torch.cat([by_target, by_noise.sum(0)]).to(dtype), shape, ctx.sparse)
+        return by_input, by_weight, by_bias, None, None, None
+
+
+class _CompiledPairScores(torch.autograd.Function):
+    """Scores of (example, class) pairs by compiled kernels, which read rows where they are.
+
+    The gradients of the table are summed by class: sparse ones are coalesced.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, noise: Tensor, sparse: bool
+    ) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(input, weight, targets, noise)
+        ctx.biases = None if bias is None else bias.shape
+        ctx.sparse = sparse
+        return compiled.score_pairs(input, weight, bias, targets, noise)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, by_target: Tensor, by_noise: Tensor) -> tuple[Tensor | None, ...]:
+        input, weight, targets, noise = ctx.saved_tensors
+        by_target, by_noise = by_target.contiguous(), by_noise.contiguous()
+        by_input = by_weight = by_bias = None
+        if ctx.needs_input_grad[0]:
+            by_input = compiled.input_gradients(weight, targets, noise, by_target, by_noise)
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            classes, values, sums = compiled.class_gradients(input, targets, noise, by_target, by_noise)
+            if ctx.needs_input_grad[1]:
+                by_weight = row_gradient(classes, values, weight.shape, ctx.sparse, distinct=True)
+            if ctx.needs_input_grad[2]:
+                by_bias = row_gradient(classes, sums, ctx.biases, ctx.sparse, distinct=True)
         return by_input, by_weight, by_bias, None, None, None
 
 
@@ -139,10 +184,15 @@ def _rows(weight: Tensor, classes: Tensor, dtype: torch.dtype) -> Tensor:
     return weight.index_select(0, classes.reshape(-1)).view(*classes.shape, weight.shape[1]).to(dtype)
 
 
-def row_gradient(rows: Tensor, values: Tensor, shape: torch.Size, sparse: bool) -> Tensor:
-    """Return the gradient of a table of which `rows`, (n,), got the gradients `values`, (n, d) or (n,)."""
+def row_gradient(rows: Tensor, values: Tensor, shape: torch.Size, sparse: bool, *, distinct: bool = False) -> Tensor:
+    """Return the gradient of a table of which `rows`, (n,), got the gradients `values`, (n, d) or (n,).
+
+    `distinct` says that the rows are sorted and each occurs once.
+    """
     if sparse:
-        return torch.sparse_coo_tensor(rows.unsqueeze(0), values, shape, check_invariants=False)
+        return torch.sparse_coo_tensor(
+            rows.unsqueeze(0), values, shape, check_invariants=False, is_coalesced=distinct or None
+        )
     return add_rows_(values.new_zeros(shape), rows, values)
 
 

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, get_args
 
@@ -52,7 +54,11 @@ def targets(everything: bool) -> list[tuple[str, Callable[[], None]]]:
         (f"training, {name}", partial(_train, configs[name])) for name in chosen.values()
     ]
     found += [(f"scoring, {matrices} matrices", partial(_score, matrices)) for matrices in ("full", "diagonal")]
-    return [*found, ("n-gram models and ARPA files", _ngram)] if everything else found
+    if everything:
+        found.append(("n-gram models and ARPA files", _ngram))
+        if find_spec("torch"):
+            found.append(("PyTorch losses", _torch_losses))
+    return found
 
 
 def _kernel_types(config: TrainConfig) -> tuple[Any, ...]:
@@ -141,3 +147,11 @@ def _ngram() -> None:
         write_arpa(path, model, stores[0].vocabulary)
         read_arpa(path)
         compile_queries(build_index(model, stores[0].vocabulary, stores[0].pad_id))
+
+
+def _torch_losses() -> None:
+    torch, losses = import_module("torch"), import_module("ncelm.torch")
+    for bias in (True, False):
+        loss = losses.NCELoss(4, 8, np.ones(8), 2, bias=bias, sparse=True)
+        loss(torch.ones(2, 4, requires_grad=True), torch.arange(2)).backward()
+        losses.SparseSGD(loss.parameters(), lr=0.1).step()
