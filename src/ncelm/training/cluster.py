@@ -44,19 +44,24 @@ class CostModel:
     dim: int
     bandwidth: float  # bytes/s
     latency: float  # seconds of a small collective
+    sent_rows: float = SENT_ROWS
+    packing: float = PACKING
 
     @property
     def message(self) -> float:
         """Bytes of all deltas of an exchange: rows of both tables and biases, each with index, scale and growth."""
-        return SENT_ROWS * self.vocabulary_size * (2 * (self.dim + 12) + 13)
+        return self.sent_rows * self.vocabulary_size * (2 * (self.dim + 12) + 13)
+
+    def exchange_seconds(self, workers: int) -> float:
+        """Return the predicted seconds of an exchange of `workers` machines."""
+        sent = 2 * self.message * (workers - 1) / workers
+        return 4 * self.latency + sent / self.bandwidth + 2 * self.message / self.packing
 
     def speed_up(self, workers: int, tokens: int) -> float:
         """Return the predicted words/s of `workers` machines, relative to one."""
         words = 1.5 * sync_words(tokens, workers)  # the mean interval: it grows when the learning rate decays
         training = words / (workers * self.words_per_second)
-        sent = 2 * self.message * (workers - 1) / workers
-        exchange = 4 * self.latency + sent / self.bandwidth + 2 * self.message / PACKING
-        return words / (training + exchange) / self.words_per_second
+        return words / (training + self.exchange_seconds(workers)) / self.words_per_second
 
 
 def check_cluster(
