@@ -34,10 +34,10 @@ def break_worker(rank: int, epochs: float) -> None:
             return losses
 
         if int(os.environ["RANK"]) == rank:
-            engine.run = run_broken  # type: ignore[method-assign]
+            engine.run = run_broken  # type: ignore[assignment,method-assign]
         run_epochs(self, engine)
 
-    Loop._run_epochs = run_epochs_broken  # type: ignore[method-assign]
+    Loop._run_epochs = run_epochs_broken  # type: ignore[assignment,method-assign]
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ class Stopwatch:
             self.messages += time.perf_counter() - began
             return result
 
-        ProcessGroup._all_to_all = timed  # type: ignore[method-assign]
+        ProcessGroup._all_to_all = timed  # type: ignore[assignment,method-assign]
 
 
 def change_rows(
@@ -166,7 +166,7 @@ def fit(rows: list[dict[str, float]], vocabulary: int, dim: int) -> dict[str, fl
     twice = [2 * row["size"] for row in rows]
     computing = [row["computing"] for row in rows]
     return {
-        "sent_rows": statistics.fmean(row["size"] / all_rows for row in rows),
+        "sent_rows": statistics.fmean(row["size"] / all_rows * row["workers"] / 2 for row in rows),
         "packing": sum(x * x for x in twice) / sum(x * t for x, t in zip(twice, computing, strict=True)),
     }
 
@@ -223,8 +223,8 @@ def report(result: dict[str, Any]) -> list[str]:
             ],
         ),
         "",
-        f"The fitted constants are {constants['sent_rows']:.2f} of all rows in an exchange (SENT_ROWS, in the code "
-        f"{SENT_ROWS:g}) and {constants['packing'] / 1e9:.2f} GB/s for packing and applying (PACKING, in the code "
+        f"The fitted constants are {constants['sent_rows']:.2f} of all rows in an exchange of two workers, and 2/N of "
+        f"it with N (SENT_ROWS, in the code {SENT_ROWS:g}), and {constants['packing'] / 1e9:.2f} GB/s for packing and applying (PACKING, in the code "
         f"{PACKING / 1e9:g}). The largest error of the model is {100 * worst['fitted']:+.0f} %, with the constants of "
         f"the code {100 * worst['predicted']:+.0f} %.",
         "",

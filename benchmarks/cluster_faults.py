@@ -240,8 +240,8 @@ def run_trial(name: str, number: int, hosts: int, rate: str, folder: Path, refer
         hosts: number of nodes.
         rate: of the links.
         folder: for the run and logs.
-        reference: "arguments" of `ncelm train`, "epochs", "duration" in seconds, and "perplexity" of one process by
-            epochs.
+        reference: "arguments" of `ncelm train`, "epochs", "undisturbed" results of all hosts, and "perplexity" of one
+            process by epochs.
     """
     fault, seeded = FAULTS[name], random.Random(f"{name} {number}")
     epochs = reference["epochs"] * fault.length
@@ -277,7 +277,7 @@ def run_trial(name: str, number: int, hosts: int, rate: str, folder: Path, refer
                 trial.wait_until(lambda: any((trial.out(host) / run.CONFIG).exists() for host in range(hosts)))
                 if fault.after_checkpoint:
                     trial.wait_until(lambda: trial.watch.any)
-                trial.sleep(seeded.uniform(0.0, 0.9 / fault.length) * reference["duration"])
+                trial.sleep(seeded.uniform(0.0, 0.9 / fault.length) * reference["undisturbed"]["duration"])
                 if trial.job.ended(range(hosts)):
                     raise EndedError
                 result["epoch_at_fault"] = trial.watch.latest[0]
@@ -416,15 +416,18 @@ def report(result: dict[str, Any]) -> list[str]:
         )
         problems += [f"- {name}, trial {each['number']}: {each['problem']}" for each in of_fault if each["problem"]]
     header = ["fault", "trials", "completed", "stopped, then resumed", "longest time to stop", "worst perplexity"]
-    seconds = reference["start"] + reference["duration"]
-    one = reference["perplexity"][f"{reference['epochs']:g}"]
+    one, found = reference["perplexity"][f"{reference['epochs']:g}"], reference["undisturbed"]
+    undisturbed = ""
+    if found:
+        undisturbed = (
+            f" Without a fault, training takes {found['start'] + found['duration']:.0f} s, {found['start']:.0f} s of "
+            f"which are the start, and the test perplexity is {found['test_perplexity']:.2f} "
+            f"({100 * (found['test_perplexity'] / one - 1):+.2f} % relative to one process, {one:.2f})."
+        )
     lines = [
         f"{reference['hosts']} nodes with links of {reference['rate']}, `ncelm train "
-        f"{' '.join(reference['options'])} --epochs {reference['epochs']:g}`. Without a fault, training takes "
-        f"{seconds:.0f} s, {reference['start']:.0f} s of which are the start, and the test perplexity is "
-        f"{reference['undisturbed']:.2f} ({100 * (reference['undisturbed'] / one - 1):+.2f} % relative to one process, "
-        f"{one:.2f}). A fault occurs at a random moment after the run directory was made, on a random node. The time "
-        "to stop is that from the fault until no process runs on the other nodes; the perplexity is relative to one "
+        f"{' '.join(reference['options'])} --epochs {reference['epochs']:g}`.{undisturbed} A fault occurs at "
+        "a random moment after the run directory was made, on a random node. The time to stop is that from the fault until no process runs on the other nodes; the perplexity is relative to one "
         "process. A trial is good if training completes within 1 %, or if it stops within 90 s with a line and "
         "`--resume` completes it within 1 %. A number that is not finite must stop all workers and leave a valid "
         "model. The line is that of the first worker, in most trials.",
