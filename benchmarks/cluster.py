@@ -28,7 +28,7 @@ from typing import Any
 import cluster_exchange
 import cluster_faults
 from cluster_faults import FAULTS
-from cluster_hosts import Cluster, exit_on_sigterm, unavailable
+from cluster_hosts import CFS_PERIOD, Cluster, exit_on_sigterm, unavailable
 from cluster_jobs import Job, Progress, run_result, train_here
 from common import append_history, argument_parser, command_line, describe_environment, log, markdown_table
 from ncelm.io.files import atomic_write
@@ -164,8 +164,9 @@ def report_speed(result: dict[str, Any], exchange: dict[str, Any]) -> list[str]:
         f"An emulation of {hosts} hosts with one core each on fewer cores, by time dilation: CFS quotas give each host "
         f"{share:g} of a core, also the single one, and its link in both directions {share:g} of the rate of the table "
         f"(tbf). The ratio is then that of {hosts} single-core hosts with the rate of the table. Words/s are divided "
-        f"by {share:g}. Latency is not emulated, and the hosts share caches and memory. Training without validation, "
-        f"medians of {settings['rounds']} rounds, `{' '.join(settings['options'])}`, V = {settings['vocabulary']:,}, "
+        f"by {share:g}. Quotas act in periods of {CFS_PERIOD / 1000:g} ms, which are not the same on all "
+        "hosts: hosts that wait for each other lose a part of a period in each exchange. Latency is not emulated, and "
+        f"the hosts share caches and memory. Training without validation, medians of {settings['rounds']} rounds, `{' '.join(settings['options'])}`, V = {settings['vocabulary']:,}, "
         f"{settings['tokens']:,} words. The model is that of the exchange, below.",
         "",
         *markdown_table(["hosts", "words/s", "relative to one", "predicted by the model", "bytes per word"], rows),
@@ -382,6 +383,8 @@ def run_task(options: argparse.Namespace, results: Results, folder: Path) -> dic
         TokenStore.open(options.store)
     if options.task in ("speed", "faults", "exchange") and (reason := unavailable(share=options.task == "speed")):
         raise SystemExit(f"a cluster cannot be simulated here: {reason}")
+    if options.task == "speed" and not 0.25 <= options.cpu <= 1.0:
+        raise SystemExit("--cpu is a fraction from 0.25 to 1: the kernel has no shorter quotas")
     if options.task == "speed" and options.cpu * options.hosts > available_cores():
         raise SystemExit(
             f"{options.hosts} hosts with {options.cpu:g} cores each need more than {available_cores()} cores"

@@ -90,9 +90,10 @@ def change_rows(
     for name, values in parameters.items():
         drawn = words * (1 if name == "context_vectors" else 1 + NOISE_SAMPLES)
         rows = np.flatnonzero(random.random(size) < -np.expm1(drawn * np.log1p(-frequency)))
-        scale = CHANGE * np.abs(values[rows]).max(axis=1, initial=0.0, keepdims=True)
-        values[rows] += (scale * random.standard_normal((rows.size, values.shape[1]))).astype(np.float32)
-        accumulators[name][rows] += np.float32(0.01)
+        for part in np.array_split(rows, rows.size // 4096 + 1):  # there may be 32 workers on this machine
+            scale = np.float32(CHANGE) * np.abs(values[part]).max(axis=1, initial=0.0, keepdims=True)
+            values[part] += scale * random.standard_normal((part.size, values.shape[1]), np.float32)
+            accumulators[name][part] += np.float32(0.01)
 
 
 def work(vocabulary: int, dim: int, tokens: int, exchanges: int) -> None:
@@ -224,7 +225,8 @@ def report(result: dict[str, Any]) -> list[str]:
         ),
         "",
         f"The fitted constants are {constants['sent_rows']:.2f} of all rows in an exchange of two workers, and 2/N of "
-        f"it with N (SENT_ROWS, in the code {SENT_ROWS:g}), and {constants['packing'] / 1e9:.2f} GB/s for packing and applying (PACKING, in the code "
+        f"it with N (SENT_ROWS, in the code {SENT_ROWS:g}), and "
+        f"{constants['packing'] / 1e9:.2f} GB/s for packing and applying (PACKING, in the code "
         f"{PACKING / 1e9:g}). The largest error of the model is {100 * worst['fitted']:+.0f} %, with the constants of "
         f"the code {100 * worst['predicted']:+.0f} %.",
         "",

@@ -427,7 +427,8 @@ def report(result: dict[str, Any]) -> list[str]:
     lines = [
         f"{reference['hosts']} nodes with links of {reference['rate']}, `ncelm train "
         f"{' '.join(reference['options'])} --epochs {reference['epochs']:g}`.{undisturbed} A fault occurs at "
-        "a random moment after the run directory was made, on a random node. The time to stop is that from the fault until no process runs on the other nodes; the perplexity is relative to one "
+        "a random moment after the run directory was made, on a random node. The time to "
+        "stop is that from the fault until no process runs on the other nodes; the perplexity is relative to one "
         "process. A trial is good if training completes within 1 %, or if it stops within 90 s with a line and "
         "`--resume` completes it within 1 %. A number that is not finite must stop all workers and leave a valid "
         "model. The line is that of the first worker, in most trials.",

@@ -18,7 +18,7 @@ from types import FrameType, TracebackType
 from typing import Self
 
 CGROUP = Path("/sys/fs/cgroup/cpu")
-CFS_PERIOD = 10_000  # microseconds; short, so that a host is not halted for long
+CFS_PERIOD = 4_000  # microseconds; short, because hosts that are halted let the others wait
 NETWORK = "10.77.0"
 _numbers = itertools.count()
 
@@ -53,7 +53,7 @@ class Cluster:
     Args:
         size: number of hosts.
         rate: of each link, in both directions, in words of `tc` ("100mbit"); None for no limit.
-        share: the part of a core that each host has; None for no limit.
+        share: the part of a core that each host has, at least ¼; None for no limit.
         loopback: hosts whose own name resolves to 127.0.1.1 on themselves, as on Debian.
     """
 
