@@ -166,7 +166,8 @@ def report_speed(result: dict[str, Any], exchange: dict[str, Any]) -> list[str]:
         f"(tbf). The ratio is then that of {hosts} single-core hosts with the rate of the table. Words/s are divided "
         f"by {share:g}. Quotas act in periods of {CFS_PERIOD / 1000:g} ms, which are not the same on all "
         "hosts: hosts that wait for each other lose a part of a period in each exchange. Latency is not emulated, and "
-        f"the hosts share caches and memory. Training without validation, medians of {settings['rounds']} rounds, `{' '.join(settings['options'])}`, V = {settings['vocabulary']:,}, "
+        "the hosts share caches and memory. Training without validation, medians of "
+        f"{settings['rounds']} rounds, `{' '.join(settings['options'])}`, V = {settings['vocabulary']:,}, "
         f"{settings['tokens']:,} words. The model is that of the exchange, below.",
         "",
         *markdown_table(["hosts", "words/s", "relative to one", "predicted by the model", "bytes per word"], rows),

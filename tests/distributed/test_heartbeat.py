@@ -54,6 +54,15 @@ def test_a_silent_worker_is_named(workers):
     assert messages[0].startswith("worker 1 on second did not answer for 1 s: check it; with --max-restarts")
 
 
+def test_the_others_learn_why_a_worker_has_ended_the_group(workers):
+    both, messages, failed = workers
+    both[1].store.set(both[1].keys[1], "0")
+    both[0].start()
+    assert both[1].reason() is None
+    assert failed.wait(10)
+    assert both[1].reason() == messages[0]
+
+
 def test_a_worker_that_has_left_is_not_silent(workers):
     both, messages, failed = workers
     for each in both:

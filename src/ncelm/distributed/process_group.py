@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import re
 import socket
 import time
 import uuid
@@ -29,6 +30,8 @@ from ncelm.text.store import Split, TokenStore
 # connections and is detected at once; one that is silent is detected by `Heartbeat`.
 TIMEOUT = timedelta(minutes=30)
 
+_heartbeat: Heartbeat | None = None  # of this process, as its default group of torch.distributed
+
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
@@ -36,7 +39,11 @@ def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # raised by PyTorch for a closed connection
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if _heartbeat is not None and (message := _heartbeat.reason()):
+            raise NcelmError(message) from error
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        # without gloo's source file and its advice: "[…/pair.cc:553] Connection closed by peer [10.0.0.2]:63363. This …"
+        reason = re.sub(r"^\[[^\]]*\] ", "", first_line).split(". ")[0]
         remedy = "with --max-restarts torchrun restarts all workers"
         raise NcelmError(f"the connection to another worker was lost ({reason[:200]}): {remedy}") from error
 
@@ -97,6 +104,7 @@ class ProcessGroup:
 
         The first call sets the time after which a silent worker ends the group, in seconds.
         """
+        global _heartbeat
         if not dist.is_initialized():
             with _one_line_errors():
                 store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
@@ -109,9 +117,9 @@ class ProcessGroup:
                 answer = timedelta(seconds=max(peer_timeout / 3, 1.0))
                 host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
                 watched = TCPStore(host, port, is_master=False, timeout=answer, wait_for_workers=False)
-                heartbeat = Heartbeat(watched, prefix, rank, hosts, peer_timeout)
-                heartbeat.start()
-                atexit.register(heartbeat.close)
+                _heartbeat = Heartbeat(watched, prefix, rank, hosts, peer_timeout)
+                _heartbeat.start()
+                atexit.register(_heartbeat.close)
                 dist.barrier()  # all have set their counters
         return cls(dist.get_rank(), dist.get_world_size())
 
