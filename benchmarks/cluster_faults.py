@@ -7,6 +7,7 @@ earlier epoch, if a worker prints a traceback, or if it exits with code 0 and a 
 
 import math
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -400,7 +401,7 @@ def report(result: dict[str, Any]) -> list[str]:
         stopped = [trial for trial in of_fault if trial["outcome"] in ("stopped", "diverged")]
         ratios = [trial["ratio"] for trial in of_fault if "ratio" in trial]
         lines = [line for trial in stopped or of_fault for line in trial["lines"][:1]]
-        line = max(set(lines), key=lines.count) if lines else ""
+        line = re.sub(r"(/[\w.-]+)+/", "", max(lines, key=lines.count)) if lines else ""  # without directories
         good = sum(trial["problem"] is None for trial in of_fault)
         rows.append(
             [

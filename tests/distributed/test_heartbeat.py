@@ -8,10 +8,12 @@ from datetime import timedelta
 import pytest
 
 from ncelm.distributed import network
+from ncelm.errors import NcelmError
 
 pytest.importorskip("torch", reason="needs the extra `torch`")
 from torch.distributed import TCPStore
 
+from ncelm.distributed import process_group
 from ncelm.distributed.heartbeat import Heartbeat
 
 
@@ -88,6 +90,22 @@ def test_a_store_that_does_not_answer_is_named(workers):
     assert messages[0].startswith("torchrun's key-value store on 127.0.0.1 did not answer for 1 s: check the network")
     time.sleep(0.1)
     assert len(messages) == 1
+
+
+LOST = "[/third_party/gloo/pair.cc:553] Connection closed by peer [192.0.2.2]:63363. This is typically caused by …"
+
+
+def test_a_lost_connection_is_explained_by_the_worker_that_ended_the_group(workers, monkeypatch):
+    both, _, failed = workers
+    monkeypatch.setattr(process_group, "_heartbeat", both[1])
+    short = "^the connection to another worker was lost \\(Connection closed by peer \\[192.0.2.2\\]:63363\\): with"
+    with pytest.raises(NcelmError, match=short), process_group._one_line_errors():
+        raise RuntimeError(LOST)
+    both[1].store.set(both[1].keys[1], "0")
+    both[0].start()
+    assert failed.wait(10)
+    with pytest.raises(NcelmError, match=r"^worker 1 on second did not answer"), process_group._one_line_errors():
+        raise RuntimeError(LOST)
 
 
 # -- network ---------------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def _one_line_errors() -> Iterator[None]:
         if _heartbeat is not None and (message := _heartbeat.reason()):
             raise NcelmError(message) from error
         first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        # without gloo's source file and its advice: "[…/pair.cc:553] Connection closed by peer [10.0.0.2]:63363. This …"
+        # without gloo's source file and advice: "[…/pair.cc:553] Connection closed by peer [192.0.2.2]:63363. This …"
         reason = re.sub(r"^\[[^\]]*\] ", "", first_line).split(". ")[0]
         remedy = "with --max-restarts torchrun restarts all workers"
         raise NcelmError(f"the connection to another worker was lost ({reason[:200]}): {remedy}") from error
