@@ -269,6 +269,7 @@ def run_trial(name: str, number: int, hosts: int, rate: str, folder: Path, refer
             restarts=fault.restarts,
             rendezvous=hosts - 1 if fault.rendezvous_last else 0,
             script=script,
+            environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if fault.rendezvous_last else {},
         )
         trial.job.start_all()
         result: dict[str, Any] = {"fault": name, "number": number}

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,7 @@ class Job:
         restarts: of torchrun.
         rendezvous: the host on which the workers meet.
         script: what torchrun starts.
+        environment: of torchrun.
     """
 
     def __init__(
@@ -107,10 +108,11 @@ class Job:
         restarts: int = 0,
         rendezvous: int = 0,
         script: Sequence[str] = ("-m", "ncelm", "train"),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.cluster, self.folder, self.arguments, self.script = cluster, folder, arguments, script
         self.options = ["--nnodes", nodes, "--nproc-per-node", "1", "--max-restarts", str(restarts)]
-        self.rendezvous = rendezvous
+        self.rendezvous, self.environment = rendezvous, environment
         self.agents: dict[int, subprocess.Popen[bytes]] = {}
         folder.mkdir(parents=True)
 
@@ -122,7 +124,9 @@ class Job:
         meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", "run", "--rdzv-conf", conf]
         command = [sys.executable, "-m", "torch.distributed.run", *self.options, *meeting, *logs]
         log_file = self.folder / f"torchrun-{host}.log"
-        self.agents[host] = self.cluster.launch(host, [*command, *self.script, *self.arguments(host)], log_file)
+        self.agents[host] = self.cluster.launch(
+            host, [*command, *self.script, *self.arguments(host)], log_file, self.environment
+        )
 
     def start_all(self) -> None:
         """Start torchrun on all hosts; the one where the workers meet is the first."""

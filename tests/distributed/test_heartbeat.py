@@ -1,6 +1,7 @@
 """ncelm.distributed.heartbeat with two workers in one process, and ncelm.distributed.network."""
 
 import os
+import socket
 import threading
 import time
 from datetime import timedelta
@@ -106,6 +107,17 @@ def test_a_lost_connection_is_explained_by_the_worker_that_ended_the_group(worke
     assert failed.wait(10)
     with pytest.raises(NcelmError, match=r"^worker 1 on second did not answer"), process_group._one_line_errors():
         raise RuntimeError(LOST)
+
+
+def test_a_store_that_cannot_be_reached_is_named(monkeypatch):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # nothing listens
+        names = {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": unused.getsockname()[1]}
+        for name, value in (names | {"TORCHELASTIC_RUN_ID": "run", "TORCHELASTIC_USE_AGENT_STORE": "True"}).items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setattr(process_group, "JOIN_SECONDS", 0.5)
+        with pytest.raises(NcelmError, match=r"^torchrun's key-value store on 127.0.0.1 did not answer for 1 s: check"):
+            process_group._meet(1.0)
 
 
 # -- network ---------------------------------------------------------------------------------------------------------

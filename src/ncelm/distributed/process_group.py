@@ -24,11 +24,13 @@ from ncelm.distributed import network
 from ncelm.distributed.heartbeat import Heartbeat
 from ncelm.distributed.row_exchange import RowExchange
 from ncelm.errors import NcelmError
+from ncelm.io import machine
 from ncelm.text.store import Split, TokenStore
 
 # Of a collective: the other workers wait while rank 0 validates or writes a checkpoint. A worker that died closes its
 # connections and is detected at once; one that is silent is detected by `Heartbeat`.
 TIMEOUT = timedelta(minutes=30)
+JOIN_SECONDS = 60.0  # at least, to connect to torchrun's key-value store
 
 _heartbeat: Heartbeat | None = None  # of this process, as its default group of torch.distributed
 
@@ -46,6 +48,24 @@ def _one_line_errors() -> Iterator[None]:
         reason = re.sub(r"^\[[^\]]*\] ", "", first_line).split(". ")[0]
         remedy = "with --max-restarts torchrun restarts all workers"
         raise NcelmError(f"the connection to another worker was lost ({reason[:200]}): {remedy}") from error
+
+
+def _meet(peer_timeout: float) -> tuple[Store, int, int]:
+    """Return torchrun's key-value store, the rank of this worker and the number of workers."""
+    # with TORCH_DISABLE_SHARE_RDZV_TCP_STORE worker 0 has the store, waits for the others, and may start after them
+    seconds = max(peer_timeout, JOIN_SECONDS)
+    timeout = TIMEOUT if machine.rank() == 0 else timedelta(seconds=seconds / 2)  # PyTorch tries it twice
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=timeout))
+    except RuntimeError as error:
+        # PyTorch 2.13: agents keep the address of the former worker 0 when another one takes its place
+        raise NcelmError(
+            f"torchrun's key-value store on {os.environ['MASTER_ADDR']} did not answer for {seconds:.0f} s: check the "
+            "network to it; if this machine has left, start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on all "
+            "machines, and give --resume"
+        ) from error
+    store.set_timeout(TIMEOUT)
+    return store, rank, size
 
 
 def _unique_prefix(store: Store, rank: int, size: int) -> str:
@@ -107,7 +127,7 @@ class ProcessGroup:
         global _heartbeat
         if not dist.is_initialized():
             with _one_line_errors():
-                store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+                store, rank, size = _meet(peer_timeout)
                 prefix = _unique_prefix(store, rank, size)
                 own_store = PrefixStore(prefix, store)
                 _choose_interface(own_store, rank, size)
