@@ -28,7 +28,8 @@ def break_worker(rank: int, epochs: float) -> None:
             losses = run(*arguments)
             if not done and self.setup.progress(self.state) >= epochs:
                 done.append(True)
-                table = random.choice(list(self.snapshot.model.arrays().values()))  # type: ignore[arg-type]
+                tables = list(self.snapshot.model.arrays().values())
+                table = tables[random.integers(len(tables))]
                 table.reshape(-1)[random.integers(table.size)] = np.nan
                 Path(os.environ["TMPDIR"], "broken").touch()
             return losses
