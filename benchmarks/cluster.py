@@ -122,7 +122,8 @@ def task_speed(options: argparse.Namespace, results: Results, folder: Path) -> d
                 words = [*options.train, "--threads", "1", "--out", str(out)]
                 if size == 1:
                     command = [sys.executable, "-m", "ncelm", "train", *words]
-                    cluster.launch(0, command, folder / "log").wait(LIMIT)
+                    if cluster.launch(0, command, folder / "log").wait(LIMIT):
+                        raise SystemExit(f"training failed: {(folder / 'log').read_text().strip().splitlines()[-1]}")
                 else:
                     job = Job(
                         cluster, folder / f"job-{number}-{rate:g}", lambda host, words=words: words, nodes=str(size)
