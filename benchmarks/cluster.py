@@ -79,7 +79,9 @@ def task_quality(options: argparse.Namespace, results: Results, folder: Path) ->
         out = folder / str(workers)
         found[str(workers)] = train_here(workers, [*options.train, "--threads", "1"], out, LIMIT)
         log(f"test perplexity {found[str(workers)]['test_perplexity']:.2f}")
-    return results.of("quality") | {options.label: {"options": options.train[1:], "workers": found}}
+    return results.of("quality") | {
+        options.label: {"command": command_line(), "options": options.train[1:], "workers": found}
+    }
 
 
 def report_quality(result: dict[str, Any]) -> list[str]:
@@ -96,7 +98,7 @@ def report_quality(result: dict[str, Any]) -> list[str]:
             difference = f"{100 * (perplexity / one - 1):+.2f} %" if one and workers != "1" else ""
             rows.append([workers, f"{perplexity:.2f}", difference, f"{sent:.0f}" if sent else ""])
         of_two, of_eight = (entry["workers"].get(each, {}).get("bytes_per_word") for each in ("2", "8"))
-        lines += [f"**{label}** (`{' '.join(entry['options'])}`)", ""]
+        lines += [f"**{label}** (`{' '.join(entry['options'])}`)", "", f"    {entry['command']}", ""]
         lines += [*markdown_table(["workers", "test perplexity", "relative to one", "bytes sent per word"], rows), ""]
         if of_two and of_eight:
             lines += [f"Eight workers send {of_eight / of_two:.2f} times the bytes of two.", ""]
@@ -257,7 +259,7 @@ def task_faults(options: argparse.Namespace, results: Results, folder: Path) -> 
         (name, number)
         for number in range(options.times)
         for name in options.fault
-        if (name, number) not in done and (number < 3 or name not in cluster_faults.FIXED)
+        if (name, number) not in done and (number < 3 or name not in cluster_faults.FEW)
     ]
     progress = Progress(len(plan))
     for name, number in plan:
@@ -297,7 +299,8 @@ def page(results: Results) -> str:
         if task not in results.entries:
             continue
         entry = results.entries[task]
-        lines += [f"## {title}", "", f"    {entry['command']}", "", describe_environment(entry), ""]
+        command = [] if task == "quality" else [f"    {entry['command']}", ""]  # quality has several
+        lines += [f"## {title}", "", *command, describe_environment(entry), ""]
         match task:
             case "quality":
                 lines += report_quality(entry["result"])
