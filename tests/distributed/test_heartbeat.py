@@ -1,6 +1,7 @@
 """ncelm.distributed.heartbeat with two workers in one process, and ncelm.distributed.network."""
 
 import os
+import socket
 import threading
 import time
 from datetime import timedelta
@@ -8,10 +9,12 @@ from datetime import timedelta
 import pytest
 
 from ncelm.distributed import network
+from ncelm.errors import NcelmError
 
 pytest.importorskip("torch", reason="needs the extra `torch`")
 from torch.distributed import TCPStore
 
+from ncelm.distributed import process_group
 from ncelm.distributed.heartbeat import Heartbeat
 
 
@@ -54,6 +57,15 @@ def test_a_silent_worker_is_named(workers):
     assert messages[0].startswith("worker 1 on second did not answer for 1 s: check it; with --max-restarts")
 
 
+def test_the_others_learn_why_a_worker_has_ended_the_group(workers):
+    both, messages, failed = workers
+    both[1].store.set(both[1].keys[1], "0")
+    both[0].start()
+    assert both[1].reason() is None
+    assert failed.wait(10)
+    assert both[1].reason() == messages[0]
+
+
 def test_a_worker_that_has_left_is_not_silent(workers):
     both, messages, failed = workers
     for each in both:
@@ -79,6 +91,33 @@ def test_a_store_that_does_not_answer_is_named(workers):
     assert messages[0].startswith("torchrun's key-value store on 127.0.0.1 did not answer for 1 s: check the network")
     time.sleep(0.1)
     assert len(messages) == 1
+
+
+LOST = "[/third_party/gloo/pair.cc:553] Connection closed by peer [192.0.2.2]:63363. This is typically caused by …"
+
+
+def test_a_lost_connection_is_explained_by_the_worker_that_ended_the_group(workers, monkeypatch):
+    both, _, failed = workers
+    monkeypatch.setattr(process_group, "_heartbeat", both[1])
+    short = "^the connection to another worker was lost \\(Connection closed by peer \\[192.0.2.2\\]:63363\\): with"
+    with pytest.raises(NcelmError, match=short), process_group._one_line_errors():
+        raise RuntimeError(LOST)
+    both[1].store.set(both[1].keys[1], "0")
+    both[0].start()
+    assert failed.wait(10)
+    with pytest.raises(NcelmError, match=r"^worker 1 on second did not answer"), process_group._one_line_errors():
+        raise RuntimeError(LOST)
+
+
+def test_a_store_that_cannot_be_reached_is_named(monkeypatch):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # nothing listens
+        names = {"RANK": 1, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": unused.getsockname()[1]}
+        for name, value in (names | {"TORCHELASTIC_RUN_ID": "run", "TORCHELASTIC_USE_AGENT_STORE": "True"}).items():
+            monkeypatch.setenv(name, str(value))
+        monkeypatch.setattr(process_group, "JOIN_SECONDS", 0.5)
+        with pytest.raises(NcelmError, match=r"^torchrun's key-value store on 127.0.0.1 did not answer for 1 s: check"):
+            process_group._meet(1.0)
 
 
 # -- network ---------------------------------------------------------------------------------------------------------

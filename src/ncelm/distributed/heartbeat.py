@@ -15,6 +15,7 @@ from contextlib import suppress
 from torch._C._distributed_c10d import TCPStore
 
 DONE = "done"  # instead of a counter, of a worker that has left
+FAILED = "failed: "  # instead of a counter, followed by the message of a worker that has ended the group
 
 
 def stop_process(message: str) -> None:
@@ -62,6 +63,17 @@ class Heartbeat:
             with suppress(RuntimeError):  # torchrun has left before
                 self.store.set(self.keys[self.rank], DONE)
 
+    def reason(self) -> str | None:
+        """Return the message of a worker that has ended the group, or None.
+
+        The others notice only that its connections are closed.
+        """
+        with suppress(RuntimeError):
+            for value in self.store.multi_get(self.keys):
+                if value.startswith(FAILED.encode()):
+                    return value.decode().removeprefix(FAILED)
+        return None
+
     def _run(self) -> None:
         beats, now = 0, time.monotonic()
         answered, changed, last = now, [now] * len(self.keys), [""] * len(self.keys)
@@ -79,6 +91,9 @@ class Heartbeat:
                 if value != last[rank]:
                     last[rank], changed[rank] = value, now
             if message := self._problem(now - answered, [now - each for each in changed], last):
+                if now - answered <= self.timeout:
+                    with suppress(RuntimeError):
+                        self.store.set(self.keys[self.rank], FAILED + message)
                 self.fail(message)
                 return
 

@@ -3,6 +3,7 @@
 import atexit
 import json
 import os
+import re
 import socket
 import time
 import uuid
@@ -26,11 +27,15 @@ from ncelm.distributed.collective import check_equal, errors_on_all
 from ncelm.distributed.heartbeat import Heartbeat
 from ncelm.distributed.row_exchange import RowExchange
 from ncelm.errors import NcelmError
+from ncelm.io import machine
 from ncelm.text.store import TokenStore, open_part, part_of
 
 # Of a collective: the other workers wait while rank 0 validates or writes a checkpoint. A worker that died closes its
 # connections and is detected at once; one that is silent is detected by `Heartbeat`.
 TIMEOUT = timedelta(minutes=30)
+JOIN_SECONDS = 60.0  # at least, to connect to torchrun's key-value store
+
+_heartbeat: Heartbeat | None = None  # of this process, as its default group of torch.distributed
 
 
 @contextmanager
@@ -39,9 +44,31 @@ def _one_line_errors() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # raised by PyTorch for a closed connection
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if _heartbeat is not None and (message := _heartbeat.reason()):
+            raise NcelmError(message) from error
+        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
+        # without gloo's source file and advice: "[…/pair.cc:553] Connection closed by peer [192.0.2.2]:63363. This …"
+        reason = re.sub(r"^\[[^\]]*\] ", "", first_line).split(". ")[0]
         remedy = "with --max-restarts torchrun restarts all workers"
         raise NcelmError(f"the connection to another worker was lost ({reason[:200]}): {remedy}") from error
+
+
+def _meet(peer_timeout: float) -> tuple[Store, int, int]:
+    """Return torchrun's key-value store, the rank of this worker and the number of workers."""
+    # with TORCH_DISABLE_SHARE_RDZV_TCP_STORE worker 0 has the store, waits for the others, and may start after them
+    seconds = max(peer_timeout, JOIN_SECONDS)
+    timeout = TIMEOUT if machine.rank() == 0 else timedelta(seconds=seconds / 2)  # PyTorch tries it twice
+    try:
+        store, rank, size = next(rendezvous("env://", timeout=timeout))
+    except RuntimeError as error:
+        # PyTorch 2.13: agents keep the address of the former worker 0 when another one takes its place
+        raise NcelmError(
+            f"torchrun's key-value store on {os.environ['MASTER_ADDR']} did not answer for {seconds:.0f} s: check the "
+            "network to it; if this machine has left, start torchrun with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 on all "
+            "machines, and give --resume"
+        ) from error
+    store.set_timeout(TIMEOUT)
+    return store, rank, size
 
 
 def _unique_prefix(store: Store, rank: int, size: int) -> str:
@@ -100,9 +127,10 @@ class ProcessGroup:
 
         The first call sets the time after which a silent worker ends the group, in seconds.
         """
+        global _heartbeat
         if not dist.is_initialized():
             with _one_line_errors():
-                store, rank, size = next(rendezvous("env://", timeout=TIMEOUT))
+                store, rank, size = _meet(peer_timeout)
                 prefix = _unique_prefix(store, rank, size)
                 own_store = PrefixStore(prefix, store)
                 _choose_interface(own_store, rank, size)
@@ -112,9 +140,9 @@ class ProcessGroup:
                 answer = timedelta(seconds=max(peer_timeout / 3, 1.0))
                 host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
                 watched = TCPStore(host, port, is_master=False, timeout=answer, wait_for_workers=False)
-                heartbeat = Heartbeat(watched, prefix, rank, hosts, peer_timeout)
-                heartbeat.start()
-                atexit.register(heartbeat.close)
+                _heartbeat = Heartbeat(watched, prefix, rank, hosts, peer_timeout)
+                _heartbeat.start()
+                atexit.register(_heartbeat.close)
                 dist.barrier()  # all have set their counters
         return cls(dist.get_rank(), dist.get_world_size())
 

@@ -22,7 +22,7 @@ from ncelm.training.setup import sync_words
 
 CLOCK_TOLERANCE = 2.0  # seconds; file systems and logs of machines with other clocks are confusing
 PROBE_BYTES = 4 << 20  # to each other worker, to measure the bandwidth
-SENT_ROWS = 0.3  # fraction of the rows of both tables in an exchange, in each direction (docs/scale.md)
+SENT_ROWS = 0.3  # fraction of the rows of both tables in an exchange of two workers, each way (docs/scale.md)
 PACKING = 0.4e9  # bytes/s at which one thread packs or applies deltas
 
 
@@ -44,19 +44,27 @@ class CostModel:
     dim: int
     bandwidth: float  # bytes/s
     latency: float  # seconds of a small collective
+    sent_rows: float = SENT_ROWS
+    packing: float = PACKING
 
-    @property
-    def message(self) -> float:
-        """Bytes of all deltas of an exchange: rows of both tables and biases, each with index, scale and growth."""
-        return SENT_ROWS * self.vocabulary_size * (2 * (self.dim + 12) + 13)
+    def message_bytes(self, workers: int) -> float:
+        """Return the size of all deltas of an exchange: rows of both tables and biases, with index, scale and growth.
+
+        N workers examine 2/N of the rows that two examine, in an interval of 2/N of the words.
+        """
+        return self.sent_rows * 2 / workers * self.vocabulary_size * (2 * (self.dim + 12) + 13)
+
+    def exchange_seconds(self, workers: int) -> float:
+        """Return the predicted seconds of an exchange of `workers` machines."""
+        message = self.message_bytes(workers)
+        sent = 2 * message * (workers - 1) / workers
+        return 4 * self.latency + sent / self.bandwidth + 2 * message / self.packing
 
     def speed_up(self, workers: int, tokens: int) -> float:
         """Return the predicted words/s of `workers` machines, relative to one."""
         words = 1.5 * sync_words(tokens, workers)  # the mean interval: it grows when the learning rate decays
         training = words / (workers * self.words_per_second)
-        sent = 2 * self.message * (workers - 1) / workers
-        exchange = 4 * self.latency + sent / self.bandwidth + 2 * self.message / PACKING
-        return words / (training + exchange) / self.words_per_second
+        return words / (training + self.exchange_seconds(workers)) / self.words_per_second
 
 
 def check_cluster(
