@@ -239,7 +239,8 @@ class Loop:
             began = time.perf_counter()
             updates_done = state.epoch * setup.steps_per_epoch + state.step + np.arange(n)
             rate = state.schedule.learning_rate
-            rates = learning_rates(config.schedule, config.optimizer, rate, updates_done, setup.steps_per_epoch)
+            optimizer = setup.worker_config.optimizer
+            rates = learning_rates(config.schedule, optimizer, rate, updates_done, setup.steps_per_epoch)
             losses = engine.run(state.epoch, state.step, rates, rates * config.matrix_lr_scale)
             state.step += n
             calls += 1

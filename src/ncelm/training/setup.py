@@ -21,15 +21,18 @@ from ncelm.progress import check_progress
 from ncelm.text.store import TokenStore, store_or_path
 from ncelm.training.backend import Backend, ModelClass, backend_of, index_contexts, model_class
 from ncelm.training.checkpoint import SnapshotShapes, TrainingState
-from ncelm.training.config import Adam, Halve, Linear, TrainConfig
+from ncelm.training.config import Adam, Halve, Linear, Optimizer, TrainConfig
 from ncelm.training.options import to_flat
 from ncelm.training.schedule import total_steps
 from ncelm.training.validation import SAMPLING_ERROR, sample_size
 
 # Default synchronisation interval of two workers: 12,000 words of a text of 900,000 words or more, in proportion to the
-# length^1.25 of shorter texts, and 1/500 of a text of more than six million words. N workers have 2/N of it.
-SYNC_WORDS, SHORT_TEXT, SYNC_EXPONENT, SYNCS_PER_EPOCH = 12_000, 900_000, 1.25, 500
-SHORT_SYNCS = 10  # intervals of text in which the synchronisation interval grows to its value
+# length^1.25 of shorter texts, and 1/500 of a text of more than six million words. N workers have (2/N)^0.9 of it.
+SYNC_WORDS, SHORT_TEXT, SYNC_EXPONENT, SYNCS_PER_EPOCH, WORKERS_EXPONENT = 12_000, 900_000, 1.25, 500, 0.9
+# Intervals of text in which the synchronisation interval of two workers grows to its value. N workers have (N/2)² times
+# as many: the sum of the steps of many workers is too long while Adagrad's accumulators are small.
+SHORT_SYNCS = 10
+LEAST_WARMUP = 20  # warm-up steps of each worker, if one process has as many
 MAX_SYNC_GROWTH = 10  # of the interval, which grows when the learning rate decays
 _NO_IDS = np.zeros(0, np.int32)
 
@@ -87,7 +90,8 @@ class Setup:
             _check_workers(store, config, watched, collective)
         seed = (config.seed * collective.size + collective.rank) % 2**63
         batch_size = worker_batch_size(config, store.split("train").total_tokens, collective.size)
-        worker_config = replace(config, seed=seed, batch_size=batch_size)
+        optimizer = worker_optimizer(config.optimizer, collective.size)
+        worker_config = replace(config, seed=seed, batch_size=batch_size, optimizer=optimizer)
         tokens, kind = store.split("train").tokens, model_class(config)
         parameters = kind.shapes(config.model, len(store.vocabulary))
         memory = backend.memory_bytes(worker_config, len(store.vocabulary), tokens)
@@ -139,7 +143,8 @@ class Setup:
         done, decay = epoch * self.steps_per_epoch + step, learning_rate / self.config.learning_rate
         if isinstance(self.config.schedule, Linear):
             decay *= 1.0 - done / total_steps(self.config.schedule, self.steps_per_epoch)
-        start = min(math.sqrt(done * self.step_words / (SHORT_SYNCS * self.sync_words)), 1.0)
+        growth = SHORT_SYNCS * (self.collective.size / 2) ** 2 * self.sync_words  # words of text
+        start = min(math.sqrt(done * self.step_words / growth), 1.0)
         words = self.sync_words * start / max(decay, 1.0 / MAX_SYNC_GROWTH)
         return min(step + max(int(words) // self.step_words, 1), self.steps_of(epoch))
 
@@ -195,7 +200,7 @@ class Setup:
 def sync_words(tokens: int, workers: int) -> int:
     """Return the default synchronisation interval, in words of text of all workers, for a text of `tokens` words."""
     of_two = max(tokens / SYNCS_PER_EPOCH, SYNC_WORDS * min(tokens / SHORT_TEXT, 1.0) ** SYNC_EXPONENT)
-    return max(int(of_two * 2.0 / workers), 1)
+    return max(int(of_two * (2.0 / workers) ** WORKERS_EXPONENT), 1)
 
 
 def worker_batch_size(config: TrainConfig, tokens: int, workers: int) -> int:
@@ -208,6 +213,12 @@ def worker_batch_size(config: TrainConfig, tokens: int, workers: int) -> int:
     interval = config.distributed.sync_interval or sync_words(tokens, workers)
     least = config.bptt_length if config.model.architecture == "lstm" else 1
     return min(config.batch_size, max(interval // workers, least))
+
+
+def worker_optimizer(optimizer: Optimizer, workers: int) -> Optimizer:
+    """Return the optimizer of each worker: the steps of all of them count as warm-up steps."""
+    steps = getattr(optimizer, "warmup_steps", 0)
+    return replace(optimizer, warmup_steps=max(steps // workers, min(steps, LEAST_WARMUP))) if steps else optimizer
 
 
 def noise_distribution(store: TokenStore, config: TrainConfig) -> Noise | BigramNoise:
