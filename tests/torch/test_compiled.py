@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs the extra `torch`")
 
 from ncelm.torch import NCELoss, Noise, RankingNCELoss, RowwiseAdagrad, SparseSGD, compiled, functional  # noqa: E402
+from ncelm.torch.scores import NCE  # noqa: E402
 
 V, D, N = 300, 37, 200
 
@@ -81,7 +82,7 @@ def test_nce_of_scores_of_any_size(scale):
     log_noise = [torch.randn(N), torch.randn(N, 25)]
     results = []
     for function in (
-        compiled.NCE.apply,
+        NCE.apply,
         lambda *all: functional.nce_loss(*(t.double() for t in all), reduction="none"),
     ):
         given = [each.clone().requires_grad_() for each in scores]

@@ -1,4 +1,4 @@
-"""Scores of (example, class) pairs, their gradients and NCE, for the PyTorch losses on the CPU.
+"""Scores of (example, class) pairs and their gradients, for the PyTorch losses on the CPU.
 
 Every kernel takes blocks of work from `sync` (see `barrier`) until none is left, so that any number of threads may
 enter it. Results do not depend on how many do.
@@ -8,12 +8,11 @@ import numpy as np
 
 from ncelm.kernels.barrier import take_item
 from ncelm.kernels.compile import inline, kernel
-from ncelm.kernels.math32 import exp32
-from ncelm.kernels.simd import add_rows, borrowed, prefetch, score_rows, sum_values
+from ncelm.kernels.simd import add_rows, borrowed, prefetch, score_rows
 
 BLOCK = 32  # examples, classes or rows in one work item
 INVALID = 8  # where `sync` says that an index was outside its table
-ONE, TWO, ZERO = np.float32(1.0), np.float32(2.0), np.float32(0.0)
+ZERO = np.float32(0.0)
 
 
 @kernel
@@ -180,60 +179,6 @@ def update_rows(sync, table, rows, values, rate):
 
 
 DISTANCE = 8  # rows between a row and the one that is prefetched
-
-
-@kernel
-def nce(sync, target_scores, noise_scores, target_log_noise, noise_log_noise, losses, by_target, by_noise):
-    """NCE (Eq. 13) of each example, (N,), and its derivatives by the scores, (N,) and (N, k).
-
-    noise_log_noise is (N, k), or (1, k) for shared noise.
-    """
-    target_scores, noise_scores, losses = borrowed((target_scores, noise_scores, losses))
-    target_log_noise, noise_log_noise = borrowed((target_log_noise, noise_log_noise))
-    by_target, by_noise = borrowed((by_target, by_noise))
-    n, k = noise_scores.shape
-    shared = noise_log_noise.shape[0] == 1
-    scores, log_noise, gradients = noise_scores.reshape(-1), noise_log_noise.reshape(-1), by_noise.reshape(-1)
-    together = 1 if shared else max(256 // k, 1)  # examples in a loop over samples: k may be too small for vectors
-    terms, log_k = np.empty(together * k, np.float32), np.float32(np.log(np.float64(k)))
-    while True:
-        begin = take_item(sync, 0) * BLOCK
-        if begin >= n:
-            return
-        end = min(begin + BLOCK, n)
-        for first in range(begin, end, together):
-            last = min(first + together, end)
-            here = slice(first * k, last * k)
-            _noise_terms(scores[here], log_noise[0 if shared else first * k :], log_k, gradients[here], terms)
-            for e in range(first, last):
-                probability, loss = _sigmoid_and_softplus(target_log_noise[e] + log_k - target_scores[e])
-                by_target[e] = -probability
-                losses[e] = sum_values(terms[(e - first) * k :], k) + loss
-
-
-@inline
-def _noise_terms(scores, log_noise, log_k, gradients, terms):
-    """gradients = σ(x) and terms = −log(1 − σ(x)) with x = scores − log_noise − log_k, elementwise."""
-    for j in range(scores.size):
-        gradients[j], terms[j] = _sigmoid_and_softplus(scores[j] - log_noise[j] - log_k)
-
-
-@inline
-def _sigmoid_and_softplus(x):
-    """σ(x) and log(1 + exp(x)), with a relative error below 3e-6."""
-    small = exp32(-abs(x))  # at most 1
-    inverse = ONE / ((ONE + small) * (TWO + small))  # one division for both
-    probability = (ONE if x > ZERO else small) * (TWO + small) * inverse
-    s = small * (ONE + small) * inverse  # log(1 + small) = 2 artanh(small / (2 + small)), at most 1/3
-    q = s * s
-    p = np.float32(1.0 / 13.0)
-    p = p * q + np.float32(1.0 / 11.0)
-    p = p * q + np.float32(1.0 / 9.0)
-    p = p * q + np.float32(1.0 / 7.0)
-    p = p * q + np.float32(0.2)
-    p = p * q + np.float32(1.0 / 3.0)
-    p = p * q + ONE
-    return probability, max(x, ZERO) + TWO * s * p
 
 
 @kernel

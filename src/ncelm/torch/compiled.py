@@ -88,31 +88,6 @@ def update_rows(table: Tensor, rows: Tensor, values: Tensor, rate: float) -> Non
     torch.autograd.graph.increment_version(table)
 
 
-class NCE(torch.autograd.Function):
-    """The NCE loss of each example, (N,), from scores and log Pn of targets (N,) and noise (N, k)."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, target_scores: Tensor, noise_scores: Tensor, target_log_noise: Tensor, noise_log_noise: Tensor
-    ) -> Tensor:
-        """Return the losses. Their derivatives by the scores are computed at the same time."""
-        from ncelm.kernels import pairs
-
-        k = noise_scores.shape[1]
-        losses, by_target, by_noise = (torch.empty(t.shape) for t in (target_scores, target_scores, noise_scores))
-        given = target_scores, noise_scores, target_log_noise, noise_log_noise.view(-1, k)
-        _run(pairs.nce, noise_scores.numel(), *given, losses, by_target, by_noise)
-        ctx.save_for_backward(by_target, by_noise)
-        return losses
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of the scores."""
-        by_target, by_noise = ctx.saved_tensors
-        return by_target * gradient, by_noise * gradient.unsqueeze(1), None, None
-
-
 SMALL = 1 << 14  # numbers in a result that one thread computes faster than several
 
 

@@ -10,12 +10,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ncelm.torch import compiled, functional
+from ncelm.torch import functional
 from ncelm.torch.checks import fraction, nonnegative
 from ncelm.torch.functional import Reduction
 from ncelm.torch.noise import BigramNoise, Sampler, Weights
-from ncelm.torch.output_layer import SampledLoss, SampledScores, score_dtype
-from ncelm.torch.scores import take_rows
+from ncelm.torch.output_layer import Batch, SampledLoss, SampledScores, Samples, score_dtype
+from ncelm.torch.scores import NCE, SharedNCE, take_rows
 
 Normalizer = Literal["fixed", "scalar", "context"]
 
@@ -145,11 +145,21 @@ class NCELoss(SampledLoss):
         """
         return self._loss(input, target, sample_weight, before, generator, context_ids=context_ids)
 
+    def _sampled_losses(self, batch: Batch, samples: Samples, **values: Tensor | None) -> Tensor:
+        if not (self._has_closed_form() and self.shared_noise and self.group is None):
+            return super()._sampled_losses(batch, samples, **values)
+        given = batch.targets, samples.noise, samples.target_log_noise, samples.noise_log_noise
+        return SharedNCE.apply(batch.input, self.weight, self.bias, *given, self.sparse)
+
+    def _has_closed_form(self) -> bool:
+        """Return whether the loss is computed with its derivatives. The compiler derives and fuses them itself."""
+        plain = self.log_normalizer is None and not self.log_z_penalty
+        return plain and not torch.compiler.is_compiling()
+
     def losses(self, scores: SampledScores, context_ids: Tensor | None = None) -> Tensor:  # type: ignore[override]
         """Return the NCE loss of each (example, target) pair, (N,)."""
-        plain = self.log_normalizer is None and not self.log_z_penalty
-        if plain and not torch.compiler.is_compiling() and compiled.supports(*scores[:4]):
-            return compiled.NCE.apply(*scores[:4])
+        if self._has_closed_form():
+            return NCE.apply(*scores[:4])
         return functional.nce_loss(
             scores.target,
             scores.noise,

@@ -36,6 +36,15 @@ class Batch(NamedTuple):
         return values.reshape(-1).repeat_interleave(self.positives.shape[1])
 
 
+class Samples(NamedTuple):
+    """Noise samples of a batch, and log Pn."""
+
+    noise: Tensor  # classes, (N, k), or (k,) for shared noise
+    target_log_noise: Tensor  # log Pn, (N,)
+    noise_log_noise: Tensor  # log Pn, as `noise`
+    hits: Tensor | None  # noise samples that are targets of their example, (N, k), or None to keep them
+
+
 class SampledScores(NamedTuple):
     """Scores and log Pn of targets and noise samples."""
 
@@ -271,8 +280,8 @@ class SampledLoss(nn.Embedding):
             return self.nll(input, target, sample_weight=sample_weight)
         batch = self._prepare(input, target)
         with _full_precision(input):
-            scores = self._sampled_scores(batch, before, generator)
-            losses = self.losses(scores, **{name: batch.repeat(each) for name, each in values.items()})
+            samples = self._draw(batch, before, generator)
+            losses = self._sampled_losses(batch, samples, **{name: batch.repeat(each) for name, each in values.items()})
             return self._reduced(losses, batch, sample_weight)
 
     def _reduced(self, losses: Tensor, batch: Batch, sample_weight: Tensor | None) -> Tensor:
@@ -359,8 +368,8 @@ class SampledLoss(nn.Embedding):
         low, high = (int(value) for value in targets.aminmax())
         return low >= 0 and high < self.num_classes and not low <= self.ignore_index <= high
 
-    def _sampled_scores(self, batch: Batch, before: Tensor | None, generator: torch.Generator | None) -> SampledScores:
-        """Draw noise samples; return their scores and those of the targets."""
+    def _draw(self, batch: Batch, before: Tensor | None, generator: torch.Generator | None) -> Samples:
+        """Draw noise samples."""
         if generator is not None and torch._C._current_graph_task_id() != -1:
             raise RuntimeError(
                 "a checkpointed region is computed again during the backward pass, where the generator gives other "
@@ -379,12 +388,18 @@ class SampledLoss(nn.Embedding):
             target_log_noise = self.noise.log_prob(targets, before).to(dtype)
             noise_log_noise = self.noise.log_prob(noise, previous).to(dtype)
             hits = accidental_hits(batch.positives, noise) if self.remove_accidental_hits else None
+        return Samples(noise, target_log_noise, noise_log_noise, hits)
+
+    def _sampled_losses(self, batch: Batch, samples: Samples, **values: Tensor | None) -> Tensor:
+        """Return the losses of the scores of the targets and of noise samples, (N,)."""
         if self.group is not None:
-            target_scores, noise_scores = self._remote_scores(batch.input, targets, noise)
+            target_scores, noise_scores = self._remote_scores(batch.input, batch.targets, samples.noise)
         else:
             score = shared_scores if self.shared_noise else pair_scores
-            target_scores, noise_scores = score(batch.input, self.weight, self.bias, targets, noise, self.sparse)
-        return SampledScores(target_scores, noise_scores, target_log_noise, noise_log_noise, hits)
+            target_scores, noise_scores = score(
+                batch.input, self.weight, self.bias, batch.targets, samples.noise, self.sparse
+            )
+        return self.losses(SampledScores(target_scores, noise_scores, *samples[1:]), **values)
 
     def _reject_fsdp(self) -> None:
         from torch.distributed.fsdp import FSDPModule

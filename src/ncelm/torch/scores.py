@@ -4,6 +4,7 @@ Autograd's own gradient of a gather followed by a product keeps more intermediat
 memory; `benchmarks/pytorch_losses.py` compares both.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -71,6 +72,33 @@ def _products(input: Tensor, rows: Tensor) -> Tensor:
     return torch.bmm(input.unsqueeze(1), rows.transpose(1, 2)).squeeze(1)
 
 
+class NCE(torch.autograd.Function):
+    """The NCE loss of each example (Eq. 13), (N,), from scores and log Pn of targets (N,) and noise samples (N, k).
+
+    log Pn of the noise is (k,) if it is shared. The derivatives by the scores are computed with the loss: `logsigmoid`
+    and its derivative take more passes over (N, k) numbers.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, target_scores: Tensor, noise_scores: Tensor, target_log_noise: Tensor, noise_log_noise: Tensor
+    ) -> Tensor:
+        """Return the losses."""
+        log_k = math.log(noise_scores.shape[1])
+        target_logits = target_log_noise + log_k - target_scores  # (N,), of the noise
+        noise_logits = noise_scores - (noise_log_noise + log_k)  # (N, k), of the data
+        losses = F.softplus(noise_logits).sum(1).add_(F.softplus(target_logits))
+        ctx.save_for_backward(target_logits.sigmoid_().neg_(), noise_logits.sigmoid_())
+        return losses
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the scores."""
+        by_target, by_noise = ctx.saved_tensors
+        return by_target * gradient, by_noise * gradient.unsqueeze(1), None, None
+
+
 class _SharedScores(torch.autograd.Function):
     """Scores of the targets and of classes that all examples share: matrix products."""
 
@@ -78,36 +106,104 @@ class _SharedScores(torch.autograd.Function):
     def forward(
         ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, noise: Tensor, sparse: bool
     ) -> tuple[Tensor, Tensor]:
-        classes, n = torch.cat([targets, noise]), len(targets)
-        rows = weight.index_select(0, classes).to(input.dtype)  # (N + k, d)
+        rows, classes, biases = _shared_rows(ctx, input, weight, bias, targets, noise, sparse)
         ctx.save_for_backward(input, rows, classes)
-        ctx.weight = weight.shape, weight.dtype
-        ctx.bias = None if bias is None else (bias.shape, bias.dtype)
-        ctx.sparse = sparse
+        n = len(targets)
         target_scores = (input * rows[:n]).sum(1)
-        if bias is None:
+        if biases is None:
             return target_scores, input @ rows[n:].T
-        biases = bias.take(classes).to(input.dtype)
         return target_scores + biases[:n], torch.addmm(biases[n:], input, rows[n:].T)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, by_target: Tensor, by_noise: Tensor) -> tuple[Tensor | None, ...]:
         input, rows, classes = ctx.saved_tensors
-        n = len(input)
-        by_input = by_weight = by_bias = None
-        if ctx.needs_input_grad[0]:
-            by_input = torch.addmm(by_target.unsqueeze(1) * rows[:n], by_noise, rows[n:])
-        if ctx.needs_input_grad[1]:
-            shape, dtype = ctx.weight
-            values = torch.empty_like(rows)  # (N + k, d); `cat` would copy the products
-            torch.mul(by_target.unsqueeze(1), input, out=values[:n])
-            torch.mm(by_noise.T, input, out=values[n:])
-            by_weight = row_gradient(classes, values.to(dtype), shape, ctx.sparse)
-        if ctx.needs_input_grad[2]:
-            shape, dtype = ctx.bias
-            by_bias = row_gradient(classes, torch.cat([by_target, by_noise.sum(0)]).to(dtype), shape, ctx.sparse)
-        return by_input, by_weight, by_bias, None, None, None
+        return (*_shared_gradients(ctx, input, rows, classes, by_target, by_noise, None), None, None, None)
+
+
+class SharedNCE(torch.autograd.Function):
+    """The NCE loss of each example (Eq. 13), (N,), with noise samples that all examples share.
+
+    It is `NCE` of `shared_scores` with fewer passes over (N, k) numbers: log(k Pn) is part of the product that gives
+    the scores, and the upstream gradient multiplies the inputs instead of the gradients of the scores.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        noise: Tensor,
+        target_log_noise: Tensor,
+        noise_log_noise: Tensor,
+        sparse: bool,
+    ) -> Tensor:
+        """Return the losses. The derivatives by the scores are computed at the same time."""
+        rows, classes, biases = _shared_rows(ctx, input, weight, bias, targets, noise, sparse)
+        n = len(targets)
+        shifts = torch.cat([target_log_noise, noise_log_noise]) + math.log(len(noise))  # log(k Pn), (N + k,)
+        shifts = -shifts if biases is None else biases - shifts
+        target_logits = -((input * rows[:n]).sum(1) + shifts[:n])  # (N,), of the noise
+        noise_logits = torch.addmm(shifts[n:], input, rows[n:].T)  # (N, k), of the data
+        losses = F.softplus(noise_logits).sum(1).add_(F.softplus(target_logits))
+        ctx.save_for_backward(input, rows, classes, target_logits.sigmoid_().neg_(), noise_logits.sigmoid_())
+        return losses
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of the input, the weight and the bias."""
+        input, rows, classes, by_target, by_noise = ctx.saved_tensors
+        by_inputs = _shared_gradients(ctx, input, rows, classes, by_target, by_noise, gradient)
+        return (*by_inputs, None, None, None, None, None)
+
+
+def _shared_rows(
+    ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, noise: Tensor, sparse: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the rows (N + k, d), the classes and the biases (N + k,) of N targets and k noise samples."""
+    ctx.weight = weight.shape, weight.dtype
+    ctx.bias = None if bias is None else (bias.shape, bias.dtype)
+    ctx.sparse = sparse
+    classes = torch.cat([targets, noise])
+    rows = weight.index_select(0, classes).to(input.dtype)
+    return rows, classes, None if bias is None else bias.take(classes).to(input.dtype)
+
+
+def _shared_gradients(
+    ctx: Any,
+    input: Tensor,
+    rows: Tensor,
+    classes: Tensor,
+    by_target: Tensor,
+    by_noise: Tensor,
+    factors: Tensor | None,
+) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    """Return the gradients of the input, the weight and the bias, given those of the scores, (N,) and (N, k).
+
+    The gradients of the scores of each example are multiplied by its factor, (N,).
+    """
+    n = len(input)
+    by_input = by_weight = by_bias = None
+    if ctx.needs_input_grad[0]:
+        by_input = torch.addmm(by_target.unsqueeze(1) * rows[:n], by_noise, rows[n:])
+        if factors is not None:
+            by_input *= factors.unsqueeze(1)
+    if ctx.needs_input_grad[1]:
+        shape, dtype = ctx.weight
+        scaled = input if factors is None else input * factors.unsqueeze(1)
+        values = torch.empty_like(rows)  # (N + k, d); `cat` would copy the products
+        torch.mul(by_target.unsqueeze(1), scaled, out=values[:n])
+        torch.mm(by_noise.T, scaled, out=values[n:])
+        by_weight = row_gradient(classes, values.to(dtype), shape, ctx.sparse)
+    if ctx.needs_input_grad[2]:
+        shape, dtype = ctx.bias
+        sums = by_noise.sum(0) if factors is None else factors @ by_noise
+        sums = torch.cat([by_target if factors is None else by_target * factors, sums])
+        by_bias = row_gradient(classes, sums.to(dtype), shape, ctx.sparse)
+    return by_input, by_weight, by_bias
 
 
 class _CompiledPairScores(torch.autograd.Function):

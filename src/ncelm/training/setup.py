@@ -21,7 +21,7 @@ from ncelm.progress import check_progress
 from ncelm.text.store import TokenStore, store_or_path
 from ncelm.training.backend import Backend, ModelClass, backend_of, index_contexts, model_class
 from ncelm.training.checkpoint import SnapshotShapes, TrainingState
-from ncelm.training.config import Adam, Halve, Linear, Optimizer, TrainConfig
+from ncelm.training.config import Adam, Halve, Linear, Optimizer, Sgd, TrainConfig
 from ncelm.training.options import to_flat
 from ncelm.training.schedule import total_steps
 from ncelm.training.validation import SAMPLING_ERROR, sample_size
@@ -217,8 +217,10 @@ def worker_batch_size(config: TrainConfig, tokens: int, workers: int) -> int:
 
 def worker_optimizer(optimizer: Optimizer, workers: int) -> Optimizer:
     """Return the optimizer of each worker: the steps of all of them count as warm-up steps."""
-    steps = getattr(optimizer, "warmup_steps", 0)
-    return replace(optimizer, warmup_steps=max(steps // workers, min(steps, LEAST_WARMUP))) if steps else optimizer
+    if isinstance(optimizer, Sgd):
+        return optimizer
+    steps = optimizer.warmup_steps
+    return replace(optimizer, warmup_steps=max(steps // workers, min(steps, LEAST_WARMUP)))
 
 
 def noise_distribution(store: TokenStore, config: TrainConfig) -> Noise | BigramNoise:
