@@ -273,6 +273,9 @@ def task_faults(options: argparse.Namespace, results: Results, folder: Path) -> 
             shutil.rmtree(place)
             if not trial.get("late"):
                 break
+        else:
+            log("not counted: training had always ended before the fault")
+            continue
         result["trials"].append(trial | {"number": number})
         results.keep("faults", result)
         if trial["outcome"] == "stopped":

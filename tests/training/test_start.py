@@ -11,6 +11,7 @@ from safetensors.numpy import load_file
 from tests.helpers import model_bytes
 
 from ncelm.distributed.collective import SingleProcess
+from ncelm.distributed.membership import Member
 from ncelm.errors import NcelmError
 from ncelm.io import array_files, run
 from ncelm.io.metrics import Metrics
@@ -143,7 +144,10 @@ def test_another_number_of_workers_continues_at_the_same_fraction_of_an_epoch(st
     steps = former.steps_per_epoch_of(workers)
     header["state"] |= {"workers": workers, "step": steps // 2, "loss_sum": 1000.0}
     array_files.write_arrays(tmp_path / "run" / run.CHECKPOINT, arrays, header)
-    restored = restore(former)
+    epoch = header["state"]["epoch"]
+    restored = restore(former, [Member(0, "host", "agent", epoch + steps // 2 / steps)])
+    with pytest.raises(NcelmError, match="has lost its checkpoint"):
+        restore(former, [Member(0, "host", "agent", epoch + (steps // 2 + 1) / steps)])
     assert restored.state.workers == 1
     fraction = restored.state.step / former.steps_per_epoch
     assert fraction == pytest.approx(0.5, abs=1.5 / min(steps, former.steps_per_epoch))
@@ -151,6 +155,22 @@ def test_another_number_of_workers_continues_at_the_same_fraction_of_an_epoch(st
     assert restored.state.loss_sum / words == pytest.approx(1000.0 / (steps // 2 / steps * former.tokens), rel=0.01)
     result = train(store, tmp_path / "run", epochs=3, resume=True, **SMALL)
     assert result["epoch"] == 3
+
+
+@pytest.mark.parametrize("workers", [3, 4, 7])
+def test_a_checkpoint_of_another_number_of_workers_is_not_lost(store, tmp_path, workers):
+    """Its step is rounded to that of this number of workers, which may be earlier than what a worker remembers."""
+    stopped_run(store, tmp_path / "run")
+    path = tmp_path / "run" / run.CHECKPOINT
+    arrays, header = load_file(path), array_files.read_header(path)
+    setup = Setup.create(
+        store, tmp_path / "run", configure(store, tmp_path / "run", epochs=3, **SMALL).config, (), SingleProcess()
+    )
+    steps = setup.steps_per_epoch_of(workers)
+    for step in range(1, steps):
+        header["state"] |= {"workers": workers, "step": step, "loss_sum": 1.0}
+        array_files.write_arrays(path, arrays, header)
+        restore(setup, [Member(0, "host", "agent", header["state"]["epoch"] + step / steps)])
 
 
 @pytest.mark.parametrize("workers", [0, 10**9])

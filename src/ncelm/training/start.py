@@ -79,9 +79,7 @@ def _start(setup: Setup, resume: bool, members: list[Member], stack: ExitStack) 
             raise DivergedError(divergence.message(metrics.path, setup.config.learning_rate))
         record_agents(out, members)
     if checkpoint:
-        snapshot = restore(setup)
-        check_not_lost(out, members, setup.progress(snapshot.state))
-        return snapshot
+        return restore(setup, members)
     snapshot = initial_snapshot(setup)
     if vectors is not None:
         set_vectors(snapshot, vectors)
@@ -126,13 +124,20 @@ def initial_snapshot(setup: Setup) -> Snapshot:
     )
 
 
-def restore(setup: Setup) -> Snapshot:
-    """Return the state of the last checkpoint. Metrics after it are removed."""
+def restore(setup: Setup, members: list[Member]) -> Snapshot:
+    """Return the state of the last checkpoint. Metrics after it are removed.
+
+    Raise NcelmError if one of the members remembers a later checkpoint.
+    """
     path, group = setup.out / run.CHECKPOINT, setup.collective
     arrays, state = read_checkpoint(path, setup.shapes)
+    if not 1 <= state.workers <= setup.tokens:
+        raise not_a_checkpoint(path)
+    # before the step is rounded to that of another number of workers
+    check_not_lost(setup.out, members, state.epoch + state.step / setup.steps_per_epoch_of(state.workers))
     carried = state.step > 0 and group.size == state.workers == 1  # of several workers, all start with zeros
     if state.workers != group.size:
-        _change_workers(setup, state, path)
+        _change_workers(setup, state)
     if not state.is_possible(setup.config.schedule.epochs, setup.steps_per_epoch, setup.config.learning_rate):
         raise not_a_checkpoint(path)
     snapshot = initial_snapshot(setup)
@@ -157,14 +162,12 @@ def restore(setup: Setup) -> Snapshot:
     return snapshot
 
 
-def _change_workers(setup: Setup, state: TrainingState, path: Path) -> None:
+def _change_workers(setup: Setup, state: TrainingState) -> None:
     """Let another number of workers continue an epoch, at the same fraction of it.
 
     Each worker reads its part of the text in a random order. The parts are other ones now: in the rest of this epoch
     some words are read for the second time, and as many are not read.
     """
-    if not 1 <= state.workers <= setup.tokens:
-        raise not_a_checkpoint(path)
     former_steps = setup.steps_per_epoch_of(state.workers)
     step = min(round(state.step / former_steps * setup.steps_per_epoch), setup.steps_per_epoch)
     if state.step and not step:
