@@ -229,7 +229,10 @@ def test_much_time_gives_half_as_many_epochs_again(small_store, monkeypatch):
 def test_the_time_is_used(minutes, monkeypatch):
     """50 million words, of which the largest model trains on 200,000 in a second."""
     tokens, valid_words, score_seconds = 50_000_000, 100_000, 2e-4
-    splits = {"train": SimpleNamespace(tokens=tokens), "valid": SimpleNamespace(tokens=valid_words)}
+    splits = {
+        "train": SimpleNamespace(tokens=tokens, total_tokens=tokens),
+        "valid": SimpleNamespace(tokens=valid_words),
+    }
     store: Any = SimpleNamespace(splits=splits, split=splits.__getitem__, vocabulary=range(76_000))
     monkeypatch.setattr(
         adaptive, "measure", lambda _, config, __: adaptive.Throughput(2e5 * 300 / config.model.dim, score_seconds)

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from ncelm.errors import MissingExtraError, NcelmError
-from ncelm.io.files import read_json
 from ncelm.text.settings import TextSize
+from ncelm.text.store import read_description
 from ncelm.text.tables import json_row
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ class Scorer:
                 f"the sentence model of {self.job.run} is in its token store, which is no longer at {store}: pass "
                 "`sentences` lines if each line of a document is a sentence"
             )
-        if read_json(store / "store.json", "token store", "ncelm-store", 2, checksum_since=2).get("punkt") is None:
+        if read_description(store).get("punkt") is None:
             if kind == "punkt":
                 raise NcelmError(f"{store} has no sentence model: pass `sentences` lines")
             return None

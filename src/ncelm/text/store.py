@@ -185,7 +185,7 @@ def open_part(path: Path, rank: int, size: int) -> tuple[TokenStore, npt.NDArray
     of the text may be in no part; the counts of the last worker include them. The sum of the counts of all workers must
     pass `TokenStore.check_counts`. Only the parts of the file that overlap this part are read and verified.
     """
-    about = read_json(path / "store.json", "token store", FORMAT, VERSION, checksum_since=2)
+    about = read_description(path)
     unknown_types = about.get("unknown_types")  # absent in earlier stores
     valid = unknown_types is None or (type(unknown_types) is int and 0 <= unknown_types <= INT64_MAX)
     _require(valid, path, "no number of unknown words")
@@ -283,9 +283,14 @@ def contexts_and_targets(
     return contexts, targets
 
 
+def read_description(path: Path) -> dict[str, Any]:
+    """Return the content of store.json; only its format, version and checksum are verified."""
+    return read_json(path / "store.json", "token store", FORMAT, VERSION, checksum_since=2)
+
+
 def read_settings(path: Path) -> dict[str, Any]:
     """Return the options of `prepare` with which a store was made; empty if they are not recorded."""
-    settings = read_json(path / "store.json", "token store", FORMAT, VERSION, checksum_since=2).get("settings")
+    settings = read_description(path).get("settings")
     return settings if isinstance(settings, dict) else {}
 
 
