@@ -4,6 +4,7 @@ Other devices and types, and torch.compile, compute with PyTorch's own operation
 Kernels run on as many threads as PyTorch (`torch.set_num_threads`), and their results do not depend on the number.
 """
 
+import ctypes
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -96,7 +97,7 @@ def _run(kernel: Callable[..., Any], size: int, *arguments: Any) -> None:
     from ncelm.kernels.pairs import INVALID
 
     sync = np.zeros(SYNC_STRIDE, np.int64)
-    arrays = [each.detach().numpy() if isinstance(each, Tensor) else each for each in arguments]
+    arrays = [_array(each) if isinstance(each, Tensor) else each for each in arguments]
     helpers = []
     if size > SMALL and torch.get_num_threads() > 1:
         pool = _threads()
@@ -107,6 +108,18 @@ def _run(kernel: Callable[..., Any], size: int, *arguments: Any) -> None:
             helper.result()
     if sync[INVALID]:
         raise IndexError("index out of range: a target, a noise sample or a row of a gradient is not in the table")
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """Return the memory of a contiguous tensor, which the caller keeps alive.
+
+    `Tensor.numpy` would make the memory not resizable, and FSDP2 frees the memory of parameters by resizing it.
+    """
+    dtype = np.dtype(str(tensor.dtype).removeprefix("torch."))
+    if not tensor.numel():
+        return np.empty(tensor.shape, dtype)
+    memory = (ctypes.c_char * (tensor.numel() * dtype.itemsize)).from_address(tensor.data_ptr())
+    return np.frombuffer(memory, dtype).reshape(tensor.shape)
 
 
 def _threads() -> ThreadPoolExecutor:
