@@ -119,7 +119,7 @@ def _array(tensor: Tensor) -> np.ndarray:
     if not tensor.numel():
         return np.empty(tensor.shape, dtype)
     memory = (ctypes.c_char * (tensor.numel() * dtype.itemsize)).from_address(tensor.data_ptr())
-    return np.frombuffer(memory, dtype).reshape(tensor.shape)
+    return np.frombuffer(memoryview(memory), dtype).reshape(tensor.shape)
 
 
 def _threads() -> ThreadPoolExecutor:
