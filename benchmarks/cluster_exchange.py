@@ -82,7 +82,7 @@ class Stopwatch:
 def change_rows(
     parameters: dict[str, np.ndarray], accumulators: dict[str, np.ndarray], words: float, seed: int
 ) -> None:
-    """Change the rows of a text of so many words that follow Zipf's law, in place."""
+    """Change, in place, the rows of a number of words of text that follow Zipf's law."""
     random = np.random.default_rng(seed)
     size = len(parameters["target_vectors"])
     frequency = 1.0 / np.arange(1, size + 1)

@@ -42,7 +42,7 @@ class Trial:
     shared: bool = True  # the run directory
     job: Job = field(init=False)
     watch: CheckpointWatch = field(init=False)
-    lost: set[int] = field(default_factory=set)  # hosts whose processes nobody waits for
+    lost: set[int] = field(default_factory=set)  # hosts that are not waited for
 
     def out(self, host: int) -> Path:
         """Return the run directory of a host."""
