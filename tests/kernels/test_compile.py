@@ -1,5 +1,6 @@
 """The decorators of kernels, dispatch on types, and the compile cache."""
 
+import ctypes
 import shutil
 import subprocess
 import sys
@@ -9,11 +10,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from numba import njit
+from numba import njit, types
 from numba.core.errors import TypingError
 
 from ncelm.kernels import compile as compiler
-from ncelm.kernels.compile import callable_from_python, generic, implements, inline, kernel
+from ncelm.kernels.compile import c_kernel, callable_from_python, generic, implements, inline, kernel
 
 VARIABLES = ("NCELM_CACHE_DIR", "NUMBA_CACHE_DIR", "XDG_CACHE_HOME")
 
@@ -304,3 +305,62 @@ print(int(random.step_key(1, 2, 3)))
     ]
     assert outputs[0].split()[0] == "step_key"
     assert outputs[0].split()[1:] == outputs[1].split()
+
+
+# -- kernels for C -----------------------------------------------------------------------------------------------------
+
+
+def scale_rows(header, table, factors):
+    """table[i] *= factors[i] for all rows; header[1] becomes the number of rows."""
+    for i in range(table.shape[0]):
+        for j in range(table.shape[1]):
+            table[i, j] *= factors[i]
+    header[1] = factors.size
+
+
+def call(function, header, *arrays):
+    """Call a kernel by its address; return the numbers of the header."""
+    words = [0] * header
+    for array in arrays:
+        words += [array.ctypes.data, *array.shape, *([1] if array.ndim == 1 else [])]
+    memory = (ctypes.c_int64 * len(words))(*words)
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(function.address)(ctypes.addressof(memory))
+    return list(memory)[:header]
+
+
+def fresh_for_c():
+    return c_kernel(3, types.Array(types.float32, 2, "C"), types.Array(types.int64, 1, "C"))(scale_rows)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (1, 1), (5, 7)])
+def test_a_kernel_is_called_by_its_address(cache, shape):
+    rng = np.random.default_rng(0)
+    table, factors = rng.standard_normal(shape).astype(np.float32), np.arange(shape[0])
+    expected = table * factors[:, None].astype(np.float32)
+    assert call(fresh_for_c(), 3, table, factors) == [0, shape[0], 0]
+    np.testing.assert_array_equal(table, expected)
+
+
+def test_a_kernel_for_c_is_compiled_once(cache, compiled):
+    table, factors = np.ones((2, 2), np.float32), np.array([3, 4])
+    for _ in range(2):
+        call(fresh_for_c(), 3, table, factors)
+    assert compiled == ["scale_rows"]
+    assert table.tolist() == [[9.0, 9.0], [16.0, 16.0]]
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_a_damaged_file_of_a_kernel_for_c_is_compiled_again(cache, compiled, suffix):
+    assert fresh_for_c().address
+    (file,) = cache.glob(f"*.{suffix}")
+    file.write_bytes(file.read_bytes()[:50])
+    assert fresh_for_c().address
+    assert compiled == ["scale_rows"] * 2
+
+
+def test_a_kernel_for_c_is_compiled_in_memory_without_a_cache(monkeypatch, compiled):
+    monkeypatch.setattr(compiler, "cache_directory", lambda: None)
+    table = np.ones((1, 2), np.float32)
+    call(fresh_for_c(), 3, table, np.array([2]))
+    assert compiled == ["scale_rows"]
+    assert table.tolist() == [[2.0, 2.0]]

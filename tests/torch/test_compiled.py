@@ -52,9 +52,14 @@ def test_kernels_equal_the_operations_of_pytorch(monkeypatch, kind, optimizer, k
         torch.testing.assert_close(value, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("openmp", [True, False], ids=["threads of OpenMP", "threads of Python"])
 @pytest.mark.parametrize("rows", [0, 1, 31, 500])
-def test_the_number_of_threads_does_not_change_a_bit(monkeypatch, rows):
+def test_the_number_of_threads_does_not_change_a_bit(monkeypatch, rows, openmp):
     monkeypatch.setattr(compiled, "SMALL", 0)
+    if not openmp:
+        monkeypatch.setattr(compiled, "_openmp", lambda: None)
+    elif compiled._openmp() is None:
+        pytest.skip("PyTorch does not use GNU OpenMP here")
     found = []
     for threads in (1, 2, 3):
         torch.set_num_threads(threads)
@@ -63,10 +68,9 @@ def test_the_number_of_threads_does_not_change_a_bit(monkeypatch, rows):
         assert all(torch.equal(a, b) for a, b in zip(found[0], other, strict=True))
 
 
-@pytest.mark.parametrize("optimizer", [SparseSGD, RowwiseAdagrad])
-def test_gradients_are_summed_by_class(monkeypatch, optimizer):
+def test_gradients_are_summed_by_class():
     loss = NCELoss(D, V, torch.ones(V), 5, sparse=True)
-    update = optimizer(loss.parameters(), lr=0.1)
+    update = RowwiseAdagrad(loss.parameters(), lr=0.1)
     loss(torch.randn(N, D), torch.randint(V, (N,))).backward()
     for parameter in loss.parameters():
         classes = parameter.grad._indices()[0]
@@ -91,6 +95,55 @@ def test_nce_of_scores_of_any_size(scale):
         results.append([losses.float(), *(each.grad for each in given)])
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize(("n", "k"), [(0, 3), (1, 1), (200, 50)])
+def test_rows_and_scores_of_shared_samples(n, k, bias):
+    torch.manual_seed(0)
+    input, weight = torch.randn(n, D), torch.randn(V, D)
+    biases = torch.randn(V) if bias else None
+    classes = torch.randint(V, (n + k,))
+    rows, found, scores = compiled.gather_rows(input, weight, biases, classes)
+    assert torch.equal(rows, weight[classes])
+    assert torch.equal(found, biases[classes] if bias else torch.zeros(n + k))
+    torch.testing.assert_close(scores, (input * rows[:n]).sum(1) + found[:n], rtol=1e-5, atol=1e-5)
+
+
+def test_losses_of_logits_of_any_size():
+    values = [-1e4, -100.0, -88.0, -20.0, -1.0, -1e-4, -0.0, 1e-4, 1.0, 20.0, 88.0, 100.0, 1e4]
+    values += [float("inf"), -float("inf"), float("nan")]
+    noise = torch.tensor(values).unsqueeze(1).repeat(5, 1)  # one sample per example: errors cannot hide in a sum
+    targets = torch.full((len(noise),), -1e4)
+    expected = torch.nn.functional.softplus(noise.double()).sum(1)
+    derivatives = noise.double().sigmoid()
+    losses = compiled.nce_losses(targets, noise)
+    torch.testing.assert_close(losses.double(), expected, rtol=1e-6, atol=1e-30, equal_nan=True)
+    torch.testing.assert_close(noise.double(), derivatives, rtol=1e-6, atol=1e-30, equal_nan=True)
+    losses = compiled.nce_losses(logits := torch.tensor(values), torch.full((len(values), 2), -1e4))
+    torch.testing.assert_close(losses.double(), expected[: len(values)], rtol=1e-6, atol=1e-30, equal_nan=True)
+    torch.testing.assert_close(logits.double(), derivatives[: len(values), 0], rtol=1e-6, atol=1e-30, equal_nan=True)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("shape", [(V,), (V, D)])
+def test_rows_that_occur_again_are_added_in_order(monkeypatch, shape, threads):
+    monkeypatch.setattr(compiled, "SMALL", 0)
+    torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    table, rows = torch.randn(shape), torch.randint(20, (1000,))
+    values, expected = torch.randn(1000, *shape[1:]), table.clone()
+    for row, value in zip(rows, values, strict=True):
+        expected[row] += torch.tensor(-0.3) * value
+    compiled.update_rows(table, rows, values, -0.3)
+    torch.testing.assert_close(table, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_kernel_checks_the_number_of_its_arguments():
+    from ncelm.kernels import pairs
+
+    with pytest.raises(TypeError, match="nce_losses has 3 arguments, not 2"):
+        compiled._run(pairs.nce_losses, 0, torch.zeros(1), torch.zeros(1, 1))
 
 
 def test_draws_are_those_of_the_alias_table(monkeypatch):

@@ -1,9 +1,10 @@
-"""How kernels are compiled: the decorators `kernel` and `inline`, dispatch on types, and the compile cache.
+"""How kernels are compiled: `kernel`, `c_kernel` and `inline`, dispatch on types, and the compile cache.
 
-A `kernel` is called from Python; its machine code is kept in a cache on disk. An `inline` function is called by kernels
-only: its intermediate code is linked into each kernel that calls it and is optimised there, once. Numba would optimise
-it, generate machine code and build two wrappers for every such function, and then optimise it again inside every
-caller: three quarters of the compile time (docs/experiments.md). It also means that a kernel contains all the code it
+A `kernel` is called from Python, a `c_kernel` by its address; their machine code is kept in a cache on disk. An
+`inline` function is called by kernels only: its intermediate code is linked into each kernel that calls it and is
+optimised there, once. Numba would optimise it, generate machine code and build two wrappers for every such function,
+and then optimise it again inside every caller: three quarters of the compile time (docs/experiments.md). It also means
+that a kernel contains all the code it
 runs, so that a kernel that was just compiled and one from the cache give the same bits.
 
 The cache directory is named after a digest of all files of this package, because a kernel spans several of them and
@@ -16,7 +17,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +25,12 @@ import numba
 from llvmlite import binding as llvm
 from numba import njit, types
 from numba.core import caching
+from numba.core.ccallback import CFunc
 from numba.core.codegen import JITCodeLibrary
 from numba.core.compiler import Compiler, _LowerResult
 from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering
-from numba.extending import overload
+from numba.extending import intrinsic, overload
 
 CACHE_VARIABLE = "NCELM_CACHE_DIR"
 # Reassociation lets LLVM turn sums into vector instructions. NaN and infinity keep their meaning: a run that diverges
@@ -219,7 +221,8 @@ class _KernelCache(caching.FunctionCache):
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
             found = super().load_overload(sig, target_context)
-            if found is not None and found.signature.args != tuple(sig):  # two processes saved at the same time
+            expected = tuple(getattr(sig, "args", sig))  # of a `c_kernel` Numba gives the signature
+            if found is not None and found.signature.args != expected:  # two processes saved at the same time
                 found = None
         except Exception:  # a damaged file of the cache: any exception may come out of it
             found = None
@@ -289,3 +292,76 @@ def kernel(function: Callable[..., Any] | None = None, *, fastmath: bool = True)
         return dispatcher
 
     return compiled if function is None else compiled(function)
+
+
+# -- kernels for C -----------------------------------------------------------------------------------------------------
+
+Kinds = tuple[types.Array, ...]
+
+
+class CKernel:
+    """A compiled function `void f(int64_t *memory)`, which threads that do not hold Python's lock can call.
+
+    Args:
+        function: takes the memory as an array of int64, and then the arrays that are described in it.
+        header: numbers at the beginning of the memory that are not descriptions.
+        kinds: types of the arrays, of one or two dimensions. Three numbers describe each: address, rows and columns.
+    """
+
+    def __init__(self, function: Callable[..., Any], header: int, kinds: Kinds) -> None:
+        self.name, self.header, self.arrays = function.__name__, header, len(kinds)
+        # the cache identifies a function by its name, module and line, and cannot keep closures
+        scope = {"function": inline(function), "described": _described(header, kinds), "__name__": function.__module__}
+        exec(f"def {self.name}(memory):\n    function(*described(memory))\n", scope)
+        self._entry: Any = scope[self.name]
+
+    @cached_property
+    def address(self) -> int:
+        """The address of the machine code, which is compiled or read from the cache at first use."""
+        signature = types.void(types.CPointer(types.int64))
+        options = {"nopython": True, "fastmath": FAST_MATH, "error_model": "numpy", "boundscheck": False}
+        callback: Any = CFunc(self._entry, (signature.args, signature.return_type), {}, options)
+        callback._cache = _NoCache(self.name) if cache_directory() is None else _KernelCache(self._entry)
+        _in_another_thread(lambda _: callback.compile())(None)
+        self._callback = callback  # keeps the machine code alive
+        return int(callback.address)
+
+
+def c_kernel(header: int, *kinds: types.Array) -> Callable[[Callable[..., Any]], CKernel]:
+    """Decorator: compile a function that is called by its address. See `CKernel`."""
+    return lambda function: CKernel(function, header, kinds)
+
+
+def _described(header: int, kinds: Kinds) -> Any:
+    """Return a function of the memory: a tuple of its header, as an array, and of the arrays described in it."""
+    result = types.Tuple((types.Array(types.int64, 1, "C"), *kinds))
+
+    @intrinsic
+    def described(typing_context: Any, memory: Any) -> Any:
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            (memory,) = arguments
+            size = context.get_value_type(types.intp)
+
+            def array_of(kind: types.Array, address: Any, shape: list[Any]) -> Any:
+                array = context.make_array(kind)(context, builder)
+                width = size(kind.dtype.bitwidth // 8)
+                context.populate_array(
+                    array,
+                    data=builder.inttoptr(address, array.data.type),
+                    shape=shape,
+                    strides=[builder.mul(width, shape[1]), width] if kind.ndim == 2 else [width],
+                    itemsize=width,
+                    meminfo=None,  # no reference counts: the caller keeps the arrays alive
+                )
+                return array._getvalue()
+
+            found = [array_of(result[0], builder.ptrtoint(memory, size), [size(header)])]
+            for number, kind in enumerate(kinds):
+                start = header + 3 * number
+                words = [builder.load(builder.gep(memory, [size(start + each)])) for each in range(3)]
+                found.append(array_of(kind, words[0], words[1 : 1 + kind.ndim]))
+            return context.make_tuple(builder, result, found)
+
+        return result(memory), generate
+
+    return described

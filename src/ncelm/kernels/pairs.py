@@ -1,29 +1,34 @@
 """Scores of (example, class) pairs and their gradients, for the PyTorch losses on the CPU.
 
 Every kernel takes blocks of work from `sync` (see `barrier`) until none is left, so that any number of threads may
-enter it. Results do not depend on how many do.
+enter it. Results do not depend on how many do. The threads are PyTorch's own (`ncelm.torch.compiled`), which call a
+kernel by its address.
 """
 
 import numpy as np
+from numba import types
 
 from ncelm.kernels.barrier import take_item
-from ncelm.kernels.compile import inline, kernel
-from ncelm.kernels.simd import add_rows, borrowed, prefetch, score_rows
+from ncelm.kernels.compile import c_kernel, inline
+from ncelm.kernels.math32 import copy, dot, exp32
+from ncelm.kernels.records import SYNC_STRIDE
+from ncelm.kernels.simd import add_rows, prefetch, score_rows
 
 BLOCK = 32  # examples, classes or rows in one work item
 INVALID = 8  # where `sync` says that an index was outside its table
+COUNT = 9  # and where it has the result of `group_pairs`
 ZERO = np.float32(0.0)
+INTS, INTS2 = types.Array(types.int64, 1, "C"), types.Array(types.int64, 2, "C")
+FLOATS, FLOATS2 = types.Array(types.float32, 1, "C"), types.Array(types.float32, 2, "C")
 
 
-@kernel
+@c_kernel(SYNC_STRIDE, FLOATS2, FLOATS2, FLOATS, INTS, INTS2, FLOATS, FLOATS2)
 def score_pairs(sync, input, weight, bias, targets, noise, target_scores, noise_scores):
     """Scores s(w, h) of the target and of k noise samples of each example, (N,) and (N, k).
 
     input (N, d), weight (V, d), bias (V,) or empty, targets (N,), noise (N, k). An index outside the table is noted in
     sync[INVALID].
     """
-    input, weight, bias, targets, noise = borrowed((input, weight, bias, targets, noise))
-    target_scores, noise_scores = borrowed((target_scores, noise_scores))
     n, biased = targets.size, bias.size > 0
     classes = min(weight.shape[0], bias.size) if biased else weight.shape[0]
     while True:
@@ -68,11 +73,9 @@ def _prefetch_pairs(table, target, noise):
         prefetch(table, noise[j])
 
 
-@kernel
+@c_kernel(SYNC_STRIDE, FLOATS2, INTS, INTS2, FLOATS, FLOATS2, FLOATS2)
 def input_gradients(sync, weight, targets, noise, by_target, by_noise, out):
     """out[e] = Σ_w g(w) q_w over the target and the noise samples of example e; g are the gradients of the scores."""
-    weight, targets, noise = borrowed((weight, targets, noise))
-    by_target, by_noise, out = borrowed((by_target, by_noise, out))
     n = targets.size
     while True:
         begin = take_item(sync, 0) * BLOCK
@@ -86,10 +89,9 @@ def input_gradients(sync, weight, targets, noise, by_target, by_noise, out):
             add_rows(by_noise[e], weight, noise[e], out[e], True)
 
 
-@kernel
+@c_kernel(SYNC_STRIDE, INTS, FLOATS, INTS, FLOATS2, FLOATS2)
 def class_gradients(sync, offsets, weights, rows, input, out):
     """out[g] = Σ_p weights[p] input[rows[p]] over the pairs p of group g; see `group_pairs`."""
-    offsets, weights, rows, input, out = borrowed((offsets, weights, rows, input, out))
     n = out.shape[0]
     while True:
         begin = take_item(sync, 0) * BLOCK
@@ -100,9 +102,9 @@ def class_gradients(sync, offsets, weights, rows, input, out):
             add_rows(weights[first:last], input, rows[first:last], out[g], False)
 
 
-@kernel
-def group_pairs(targets, noise, by_target, by_noise, groups, offsets, weights, rows, sums):
-    """Group the targets (N,) and noise samples (N, k) by class, in ascending order; return the number of groups.
+@c_kernel(SYNC_STRIDE, INTS, INTS2, FLOATS, FLOATS2, INTS, INTS, FLOATS, INTS, FLOATS)
+def group_pairs(sync, targets, noise, by_target, by_noise, groups, offsets, weights, rows, sums):
+    """Group the targets (N,) and noise samples (N, k) by class, in ascending order; sync[COUNT] is their number.
 
     Group g belongs to the class groups[g], has the pairs p with offsets[g] ≤ p < offsets[g + 1] and the summed gradient
     sums[g]. Pair p has the gradient weights[p] and the example rows[p]. Pairs of a group keep their order.
@@ -134,7 +136,7 @@ def group_pairs(targets, noise, by_target, by_noise, groups, offsets, weights, r
         rows[p], weights[p] = row, value
         sums[count - 1] += value
     offsets[count] = n * m
-    return count
+    sync[COUNT] = count
 
 
 DIGIT = 11  # bits; the counts of the digits fit into the first-level cache
@@ -154,26 +156,30 @@ def _sort_by_digit(keys, shift, out):
         places[digit] += 1
 
 
-@kernel
-def update_rows(sync, table, rows, values, rate):
-    """table[rows[i]] += rate values[i]: table (V, d), values (n, d); the rows are distinct.
+@c_kernel(SYNC_STRIDE, FLOATS2, INTS, FLOATS2, FLOATS, INTS)
+def update_rows(sync, table, rows, values, rate, parts):
+    """table[rows[i]] += rate values[i] for i = 0, 1, …: table (V, d), values (n, d), rate (1,); rows may occur again.
 
-    An index outside the table is noted in sync[INVALID].
+    A work item has the rows with the same remainder of a division by parts[0]: no two threads write the same row. An
+    index outside the table is noted in sync[INVALID].
     """
-    table, rows, values = borrowed((table, rows, values))
-    n = rows.size
+    rate, parts = rate[0], parts[0]
+    if not _are_below(rows, table.shape[0]):
+        sync[INVALID] = 1
+        return
     while True:
-        begin = take_item(sync, 0) * BLOCK
-        if begin >= n:
+        part = take_item(sync, 0)
+        if part >= parts:
             return
-        end = min(begin + BLOCK, n)
-        if not _are_below(rows[begin:end], table.shape[0]):
-            sync[INVALID] = 1
-            return
-        for i in range(begin, end):
+        own = np.empty(rows.size, np.int64)
+        n = 0
+        for i in range(rows.size):
+            own[n] = i
+            n += parts == 1 or rows[i] % parts == part
+        for i in range(n):
             if i + DISTANCE < n:
-                prefetch(table, rows[i + DISTANCE])
-            row, value = table[rows[i]], values[i]
+                prefetch(table, rows[own[i + DISTANCE]])
+            row, value = table[rows[own[i]]], values[own[i]]
             for t in range(row.size):
                 row[t] += rate * value[t]
 
@@ -181,10 +187,9 @@ def update_rows(sync, table, rows, values, rate):
 DISTANCE = 8  # rows between a row and the one that is prefetched
 
 
-@kernel
+@c_kernel(SYNC_STRIDE, FLOATS, INTS, FLOATS, INTS)
 def draw(sync, keep, alias, uniform, columns):
     """Replace column c of an alias table by the class it returns: c if uniform < keep[c], otherwise alias[c]."""
-    keep, alias, uniform, columns = borrowed((keep, alias, uniform, columns))
     n = columns.size
     while True:
         begin = take_item(sync, 0) * COLUMNS
@@ -200,3 +205,75 @@ def draw(sync, keep, alias, uniform, columns):
 
 
 COLUMNS = 128  # in one work item
+
+
+@c_kernel(SYNC_STRIDE, FLOATS2, FLOATS2, FLOATS, INTS, FLOATS2, FLOATS, FLOATS)
+def gather_rows(sync, input, weight, bias, classes, rows, biases, scores):
+    """Copy the rows (m, d) and biases (m,) of classes (m,), and score the first N of them: scores[e] = hᵀ q_w + b_w.
+
+    input (N, d), weight (V, d), bias (V,) or empty. An index outside the table is noted in sync[INVALID].
+    """
+    n, biased = classes.size, bias.size > 0
+    size = min(weight.shape[0], bias.size) if biased else weight.shape[0]
+    while True:
+        begin = take_item(sync, 0) * BLOCK
+        if begin >= n:
+            return
+        end = min(begin + BLOCK, n)
+        if not _are_below(classes[begin:end], size):
+            sync[INVALID] = 1
+            return
+        for i in range(begin, end):
+            prefetch(weight, classes[i])
+            if biased:
+                prefetch(bias, classes[i])
+        for i in range(begin, end):
+            copy(weight[classes[i]], rows[i])
+            biases[i] = bias[classes[i]] if biased else ZERO
+            if i < scores.size:
+                scores[i] = dot(input[i], rows[i]) + biases[i]
+
+
+@c_kernel(SYNC_STRIDE, FLOATS, FLOATS2, FLOATS)
+def nce_losses(sync, target_logits, noise_logits, losses):
+    """losses[e] = log(1 + exp(u_target)) + Σ_j log(1 + exp(u_j)).
+
+    target_logits (N,), of the noise; noise_logits (N, k), of the data; losses (N,). Each logit u becomes its
+    derivative, 1 / (1 + exp(−u)).
+    """
+    n = losses.size
+    while True:
+        begin = take_item(sync, 0) * BLOCK
+        if begin >= n:
+            return
+        end = min(begin + BLOCK, n)
+        targets = target_logits[begin:end]
+        for e in range(begin, end):
+            losses[e] = _softplus_and_derivative(noise_logits[e])
+        for i in range(targets.size):
+            losses[begin + i] += _softplus_and_derivative(targets[i : i + 1])
+
+
+@inline
+def _softplus_and_derivative(logits):
+    """Σ log(1 + exp(u)) of the logits u; each becomes 1 / (1 + exp(−u)). NaN stays NaN."""
+    total = ZERO
+    for j in range(logits.size):
+        u = logits[j]
+        small = exp32(-abs(u))  # in (0, 1]
+        inverse = ONE / ((ONE + small) * (TWO + small))
+        s = small * (ONE + small) * inverse  # small / (2 + small): log(1 + small) = 2 artanh s
+        q = s * s
+        p = np.float32(1.0 / 11.0)
+        p = p * q + np.float32(1.0 / 9.0)
+        p = p * q + np.float32(1.0 / 7.0)
+        p = p * q + np.float32(0.2)
+        p = p * q + np.float32(1.0 / 3.0)
+        p = p * q + ONE
+        invalid = u != u  # NaN, which `exp32` does not keep
+        total += u if invalid else max(u, ZERO) + TWO * s * p
+        logits[j] = u if invalid else (ONE if u >= ZERO else small) * (TWO + small) * inverse
+    return total
+
+
+ONE, TWO = np.float32(1.0), np.float32(2.0)

@@ -6,15 +6,18 @@ Kernels run on as many threads as PyTorch (`torch.set_num_threads`), and their r
 
 import ctypes
 import os
-from collections.abc import Callable
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ncelm.kernels.records import SYNC_STRIDE
+
+if TYPE_CHECKING:  # Numba is imported late
+    from ncelm.kernels.compile import CKernel
 
 _pool: ThreadPoolExecutor | None = None
 
@@ -65,8 +68,8 @@ def class_gradients(
     classes, rows = torch.empty(size, dtype=torch.int64), torch.empty(size, dtype=torch.int64)
     offsets = torch.empty(size + 1, dtype=torch.int64)
     weights, sums = torch.empty(size), torch.empty(size)
-    arrays = (each.numpy() for each in (targets, noise, by_target, by_noise, classes, offsets, weights, rows, sums))
-    count = pairs.group_pairs(*arrays)
+    found = _run(pairs.group_pairs, 0, targets, noise, by_target, by_noise, classes, offsets, weights, rows, sums)
+    count = found[pairs.COUNT]
     values = torch.empty(count, input.shape[1])
     _run(pairs.class_gradients, values.numel(), offsets, weights, rows, input, values)
     return classes[:count], values, sums[:count]
@@ -80,46 +83,92 @@ def draw(keep: Tensor, alias: Tensor, uniform: Tensor, columns: Tensor) -> Tenso
     return columns
 
 
+def gather_rows(input: Tensor, weight: Tensor, bias: Tensor | None, classes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return rows (m, d) and biases (m,) of classes (m,), and the scores of the first N of them, (N,)."""
+    from ncelm.kernels import pairs
+
+    rows, biases = torch.empty(len(classes), weight.shape[1]), torch.empty(len(classes))
+    scores = torch.empty(len(input))
+    if bias is None:
+        bias = torch.empty(0)
+    _run(pairs.gather_rows, rows.numel(), input, weight, bias, classes, rows, biases, scores)
+    return rows, biases, scores
+
+
+def nce_losses(target_logits: Tensor, noise_logits: Tensor) -> Tensor:
+    """Return the losses (N,) of the logits of targets (N,) and noise samples (N, k), which become their derivatives."""
+    from ncelm.kernels import pairs
+
+    losses = torch.empty(len(target_logits))
+    _run(pairs.nce_losses, noise_logits.numel(), target_logits, noise_logits, losses)
+    return losses
+
+
 def update_rows(table: Tensor, rows: Tensor, values: Tensor, rate: float) -> None:
-    """Add rate · values, (n, …), to distinct rows of a table, in place."""
+    """Add rate · values, (n, …), to rows of a table, in place."""
     from ncelm.kernels import pairs
 
     flat = table.detach().flatten(1) if table.dim() > 1 else table.detach().unsqueeze(1)
-    _run(pairs.update_rows, values.numel(), flat, rows, values.view(len(rows), flat.shape[1]), np.float32(rate))
+    size, parts = values.numel(), torch.get_num_threads() if values.numel() > SMALL else 1
+    numbers = torch.tensor([rate]), torch.tensor([parts])
+    _run(pairs.update_rows, size, flat, rows, values.view(len(rows), flat.shape[1]), *numbers)
     torch.autograd.graph.increment_version(table)
 
 
 SMALL = 1 << 14  # numbers in a result that one thread computes faster than several
 
 
-def _run(kernel: Callable[..., Any], size: int, *arguments: Any) -> None:
-    """Run a kernel whose result has `size` numbers on the calling thread and, if others are free, on those too."""
+def _run(kernel: "CKernel", size: int, *tensors: Tensor) -> "ctypes.Array[ctypes.c_int64]":
+    """Run a kernel whose result has `size` numbers on this thread and, unless it is small, on PyTorch's other threads.
+
+    Return the memory of the kernel, which begins with `sync`. Kernels read the memory of tensors: `Tensor.numpy` would
+    make it not resizable, and FSDP2 frees the memory of parameters by resizing it.
+    """
     from ncelm.kernels.pairs import INVALID
 
-    sync = np.zeros(SYNC_STRIDE, np.int64)
-    arrays = [_array(each) if isinstance(each, Tensor) else each for each in arguments]
-    helpers = []
-    if size > SMALL and torch.get_num_threads() > 1:
-        pool = _threads()
-        helpers = [pool.submit(kernel, sync, *arrays) for _ in range(torch.get_num_threads() - 1)]
-    kernel(sync, *arrays)
-    for helper in helpers:
-        if not helper.cancel():  # it has begun; otherwise all work is done
-            helper.result()
-    if sync[INVALID]:
+    if len(tensors) != kernel.arrays:
+        raise TypeError(f"{kernel.name} has {kernel.arrays} arguments, not {len(tensors)}")
+    words = [0] * SYNC_STRIDE
+    for tensor in tensors:  # address, rows, columns
+        words += (tensor.data_ptr(), *tensor.shape) if tensor.dim() == 2 else (tensor.data_ptr(), *tensor.shape, 1)
+    memory = (ctypes.c_int64 * len(words))(*words)
+    threads = torch.get_num_threads() if size > SMALL else 1
+    function = _FUNCTION(kernel.address)
+    if threads == 1:
+        function(ctypes.addressof(memory))
+    elif (openmp := _openmp()) is not None:
+        openmp(kernel.address, ctypes.addressof(memory), threads, 0)
+    else:
+        helpers = [_threads().submit(function, ctypes.addressof(memory)) for _ in range(threads - 1)]
+        function(ctypes.addressof(memory))
+        for helper in helpers:
+            if not helper.cancel():  # it has begun; otherwise all work is done
+                helper.result()
+    if memory[INVALID]:
         raise IndexError("index out of range: a target, a noise sample or a row of a gradient is not in the table")
+    return memory
 
 
-def _array(tensor: Tensor) -> np.ndarray:
-    """Return the memory of a contiguous tensor, which the caller keeps alive.
+_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # it releases Python's lock during the call
 
-    `Tensor.numpy` would make the memory not resizable, and FSDP2 frees the memory of parameters by resizing it.
+
+@cache
+def _openmp() -> Any:
+    """Return GOMP_parallel of the GNU OpenMP library that PyTorch has loaded, or None if it uses another one.
+
+    PyTorch's threads wait actively for some milliseconds after an operation. Other threads would have to share the
+    cores with them.
     """
-    dtype = np.dtype(str(tensor.dtype).removeprefix("torch."))
-    if not tensor.numel():
-        return np.empty(tensor.shape, dtype)
-    memory = (ctypes.c_char * (tensor.numel() * dtype.itemsize)).from_address(tensor.data_ptr())
-    return np.frombuffer(memoryview(memory), dtype).reshape(tensor.shape)
+    if sys.platform != "linux":
+        return None
+    try:
+        library = ctypes.CDLL("libgomp.so.1", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        function = library.GOMP_parallel  # (function, its argument, number of threads, flags)
+    except (OSError, AttributeError):
+        return None
+    function.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint]
+    function.restype = None
+    return function
 
 
 def _threads() -> ThreadPoolExecutor:

@@ -151,7 +151,8 @@ class Noise(Tables):
         options = random_options(self.alias, generator)
         column = torch.randint(self.num_classes, shape, **options)
         uniform = torch.rand(shape, dtype=self.keep.dtype, **options)
-        if not torch.compiler.is_compiling() and compiled.supports(self.keep):
+        large = not torch.compiler.is_compiling() and column.numel() > compiled.SMALL
+        if large and compiled.supports(self.keep):
             return compiled.draw(self.keep, self.alias, uniform, column)
         # `take` is twice as fast as indexing
         return torch.where(uniform < self.keep.take(column), column, self.alias.take(column))

@@ -58,7 +58,7 @@ class SparseSGD(RowOptimizer):
         """Subtract the gradient times the learning rate."""
         if gradient.is_sparse:
             rows, values = gradient._indices()[0], gradient._values()
-            if _is_coalesced(gradient) and compiled.supports(parameter, values):
+            if compiled.supports(parameter, values):
                 compiled.update_rows(parameter, rows, values, -group["lr"])
             else:
                 add_rows_(parameter, rows, values * -group["lr"])

@@ -141,14 +141,27 @@ class SharedNCE(torch.autograd.Function):
         sparse: bool,
     ) -> Tensor:
         """Return the losses. The derivatives by the scores are computed at the same time."""
-        rows, classes, biases = _shared_rows(ctx, input, weight, bias, targets, noise, sparse)
-        n = len(targets)
-        shifts = torch.cat([target_log_noise, noise_log_noise]) + math.log(len(noise))  # log(k Pn), (N + k,)
-        shifts = -shifts if biases is None else biases - shifts
-        target_logits = -((input * rows[:n]).sum(1) + shifts[:n])  # (N,), of the noise
-        noise_logits = torch.addmm(shifts[n:], input, rows[n:].T)  # (N, k), of the data
-        losses = F.softplus(noise_logits).sum(1).add_(F.softplus(target_logits))
-        ctx.save_for_backward(input, rows, classes, target_logits.sigmoid_().neg_(), noise_logits.sigmoid_())
+        n, log_k = len(targets), math.log(len(noise))
+        fast = compiled.supports(input, weight, bias)
+        if fast:
+            _remember_tables(ctx, weight, bias, sparse)
+            classes = torch.cat([targets, noise])
+            rows, biases, scores = compiled.gather_rows(input, weight, bias, classes)
+            shifts = biases[n:] - noise_log_noise
+        else:
+            rows, classes, given = _shared_rows(ctx, input, weight, bias, targets, noise, sparse)
+            scores, shifts = (input * rows[:n]).sum(1), -noise_log_noise
+            if given is not None:
+                scores, shifts = scores + given[:n], shifts + given[n:]
+        target_logits = target_log_noise + log_k - scores  # (N,), of the noise
+        noise_logits = torch.addmm(shifts - log_k, input, rows[n:].T)  # (N, k), of the data
+        if fast:
+            losses = compiled.nce_losses(target_logits, noise_logits)
+        else:
+            losses = F.softplus(noise_logits).sum(1).add_(F.softplus(target_logits))
+            target_logits.sigmoid_()
+            noise_logits.sigmoid_()
+        ctx.save_for_backward(input, rows, classes, target_logits.neg_(), noise_logits)
         return losses
 
     @staticmethod
@@ -164,12 +177,16 @@ def _shared_rows(
     ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, noise: Tensor, sparse: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return the rows (N + k, d), the classes and the biases (N + k,) of N targets and k noise samples."""
-    ctx.weight = weight.shape, weight.dtype
-    ctx.bias = None if bias is None else (bias.shape, bias.dtype)
-    ctx.sparse = sparse
+    _remember_tables(ctx, weight, bias, sparse)
     classes = torch.cat([targets, noise])
     rows = weight.index_select(0, classes).to(input.dtype)
     return rows, classes, None if bias is None else bias.take(classes).to(input.dtype)
+
+
+def _remember_tables(ctx: Any, weight: Tensor, bias: Tensor | None, sparse: bool) -> None:
+    ctx.weight = weight.shape, weight.dtype
+    ctx.bias = None if bias is None else (bias.shape, bias.dtype)
+    ctx.sparse = sparse
 
 
 def _shared_gradients(
