@@ -117,10 +117,10 @@ def test_losses_of_logits_of_any_size():
     targets = torch.full((len(noise),), -1e4)
     expected = torch.nn.functional.softplus(noise.double()).sum(1)
     derivatives = noise.double().sigmoid()
-    losses = compiled.nce_losses(targets, noise)
+    losses = compiled.nce_losses(targets, noise, torch.zeros(1))
     torch.testing.assert_close(losses.double(), expected, rtol=1e-6, atol=1e-30, equal_nan=True)
     torch.testing.assert_close(noise.double(), derivatives, rtol=1e-6, atol=1e-30, equal_nan=True)
-    losses = compiled.nce_losses(logits := torch.tensor(values), torch.full((len(values), 2), -1e4))
+    losses = compiled.nce_losses(logits := torch.tensor(values), torch.zeros(len(values), 2), torch.full((2,), -1e4))
     torch.testing.assert_close(losses.double(), expected[: len(values)], rtol=1e-6, atol=1e-30, equal_nan=True)
     torch.testing.assert_close(logits.double(), derivatives[: len(values), 0], rtol=1e-6, atol=1e-30, equal_nan=True)
 
@@ -142,7 +142,7 @@ def test_rows_that_occur_again_are_added_in_order(monkeypatch, shape, threads):
 def test_a_kernel_checks_the_number_of_its_arguments():
     from ncelm.kernels import pairs
 
-    with pytest.raises(TypeError, match="nce_losses has 3 arguments, not 2"):
+    with pytest.raises(TypeError, match="nce_losses has 4 arguments, not 2"):
         compiled._run(pairs.nce_losses, 0, torch.zeros(1), torch.zeros(1, 1))
 
 

@@ -16,7 +16,8 @@ from ncelm.kernels.simd import add_rows, prefetch, score_rows
 
 BLOCK = 32  # examples, classes or rows in one work item
 INVALID = 8  # where `sync` says that an index was outside its table
-COUNT = 9  # and where it has the result of `group_pairs`
+COUNT = 9  # where it has the result of `group_pairs`
+THREADS = 10  # and the number of threads that may enter the kernel
 ZERO = np.float32(0.0)
 INTS, INTS2 = types.Array(types.int64, 1, "C"), types.Array(types.int64, 2, "C")
 FLOATS, FLOATS2 = types.Array(types.float32, 1, "C"), types.Array(types.float32, 2, "C")
@@ -156,14 +157,14 @@ def _sort_by_digit(keys, shift, out):
         places[digit] += 1
 
 
-@c_kernel(SYNC_STRIDE, FLOATS2, INTS, FLOATS2, FLOATS, INTS)
-def update_rows(sync, table, rows, values, rate, parts):
+@c_kernel(SYNC_STRIDE, FLOATS2, INTS, FLOATS2, FLOATS)
+def update_rows(sync, table, rows, values, rate):
     """table[rows[i]] += rate values[i] for i = 0, 1, …: table (V, d), values (n, d), rate (1,); rows may occur again.
 
-    A work item has the rows with the same remainder of a division by parts[0]: no two threads write the same row. An
-    index outside the table is noted in sync[INVALID].
+    A work item has the rows with the same remainder of a division by the number of threads: no two threads write the
+    same row. An index outside the table is noted in sync[INVALID].
     """
-    rate, parts = rate[0], parts[0]
+    rate, parts = rate[0], sync[THREADS]
     if not _are_below(rows, table.shape[0]):
         sync[INVALID] = 1
         return
@@ -234,14 +235,33 @@ def gather_rows(sync, input, weight, bias, classes, rows, biases, scores):
                 scores[i] = dot(input[i], rows[i]) + biases[i]
 
 
-@c_kernel(SYNC_STRIDE, FLOATS, FLOATS2, FLOATS)
-def nce_losses(sync, target_logits, noise_logits, losses):
-    """losses[e] = log(1 + exp(u_target)) + Σ_j log(1 + exp(u_j)).
+@c_kernel(SYNC_STRIDE, FLOATS, FLOATS2, FLOATS2, FLOATS2, FLOATS2)
+def target_gradients(sync, by_target, input, rows, by_input, by_rows):
+    """The targets' share of gradients: by_input[e] = g q_w and by_rows[e] = g h.
 
-    target_logits (N,), of the noise; noise_logits (N, k), of the data; losses (N,). Each logit u becomes its
-    derivative, 1 / (1 + exp(−u)).
+    by_target (N,), the gradients g of the scores; input (N, d), the vectors h; rows (≥ N, d), first the q_w.
     """
-    n = losses.size
+    n = by_target.size
+    while True:
+        begin = take_item(sync, 0) * BLOCK
+        if begin >= n:
+            return
+        for e in range(begin, min(begin + BLOCK, n)):
+            g, h, q, to_input, to_row = by_target[e], input[e], rows[e], by_input[e], by_rows[e]
+            for t in range(h.size):
+                to_input[t] = g * q[t]
+                to_row[t] = g * h[t]
+
+
+@c_kernel(SYNC_STRIDE, FLOATS, FLOATS2, FLOATS, FLOATS)
+def nce_losses(sync, target_logits, noise_scores, shifts, losses):
+    """losses[e] = log(1 + exp(t)) + Σ_j log(1 + exp(u_j)) of the logits t = target_logits[e], of the noise, and
+    u_j = noise_scores[e, j] + shifts[j], of the data.
+
+    target_logits (N,), noise_scores (N, k), shifts (k,), losses (N,). Each t and noise score is replaced by the
+    derivative, 1 / (1 + exp(−t)) or 1 / (1 + exp(−u_j)).
+    """
+    n, none = losses.size, np.zeros(1, np.float32)
     while True:
         begin = take_item(sync, 0) * BLOCK
         if begin >= n:
@@ -249,17 +269,17 @@ def nce_losses(sync, target_logits, noise_logits, losses):
         end = min(begin + BLOCK, n)
         targets = target_logits[begin:end]
         for e in range(begin, end):
-            losses[e] = _softplus_and_derivative(noise_logits[e])
+            losses[e] = _softplus_and_derivative(noise_scores[e], shifts)
         for i in range(targets.size):
-            losses[begin + i] += _softplus_and_derivative(targets[i : i + 1])
+            losses[begin + i] += _softplus_and_derivative(targets[i : i + 1], none)
 
 
 @inline
-def _softplus_and_derivative(logits):
-    """Σ log(1 + exp(u)) of the logits u; each becomes 1 / (1 + exp(−u)). NaN stays NaN."""
+def _softplus_and_derivative(values, shifts):
+    """Σ log(1 + exp(u)), where u = values + shifts; each value becomes 1 / (1 + exp(−u)). NaN stays NaN."""
     total = ZERO
-    for j in range(logits.size):
-        u = logits[j]
+    for j in range(values.size):
+        u = values[j] + shifts[j]
         small = exp32(-abs(u))  # in (0, 1]
         inverse = ONE / ((ONE + small) * (TWO + small))
         s = small * (ONE + small) * inverse  # small / (2 + small): log(1 + small) = 2 artanh s
@@ -272,7 +292,7 @@ def _softplus_and_derivative(logits):
         p = p * q + ONE
         invalid = u != u  # NaN, which `exp32` does not keep
         total += u if invalid else max(u, ZERO) + TWO * s * p
-        logits[j] = u if invalid else (ONE if u >= ZERO else small) * (TWO + small) * inverse
+        values[j] = u if invalid else (ONE if u >= ZERO else small) * (TWO + small) * inverse
     return total
 
 

@@ -95,13 +95,28 @@ def gather_rows(input: Tensor, weight: Tensor, bias: Tensor | None, classes: Ten
     return rows, biases, scores
 
 
-def nce_losses(target_logits: Tensor, noise_logits: Tensor) -> Tensor:
-    """Return the losses (N,) of the logits of targets (N,) and noise samples (N, k), which become their derivatives."""
+def nce_losses(target_logits: Tensor, noise_scores: Tensor, shifts: Tensor) -> Tensor:
+    """Return the losses (N,) of logits of targets (N,), scores of noise samples (N, k) and their shifts (k,).
+
+    Logits and scores are replaced by the derivatives of the losses.
+    """
     from ncelm.kernels import pairs
 
     losses = torch.empty(len(target_logits))
-    _run(pairs.nce_losses, noise_logits.numel(), target_logits, noise_logits, losses)
+    _run(pairs.nce_losses, noise_scores.numel(), target_logits, noise_scores, shifts, losses)
     return losses
+
+
+def target_gradients(input: Tensor, rows: Tensor, by_target: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the targets' share of the gradients of inputs (N, d) and of rows (m, d), given those of the scores, (N,).
+
+    The gradients of rows that are not of targets are not initialized.
+    """
+    from ncelm.kernels import pairs
+
+    by_input, by_rows = torch.empty_like(input), torch.empty_like(rows)
+    _run(pairs.target_gradients, input.numel(), by_target, input, rows, by_input, by_rows)
+    return by_input, by_rows
 
 
 def update_rows(table: Tensor, rows: Tensor, values: Tensor, rate: float) -> None:
@@ -109,9 +124,8 @@ def update_rows(table: Tensor, rows: Tensor, values: Tensor, rate: float) -> Non
     from ncelm.kernels import pairs
 
     flat = table.detach().flatten(1) if table.dim() > 1 else table.detach().unsqueeze(1)
-    size, parts = values.numel(), torch.get_num_threads() if values.numel() > SMALL else 1
-    numbers = torch.tensor([rate]), torch.tensor([parts])
-    _run(pairs.update_rows, size, flat, rows, values.view(len(rows), flat.shape[1]), *numbers)
+    values = values.view(len(rows), flat.shape[1])
+    _run(pairs.update_rows, values.numel(), flat, rows, values, torch.tensor([rate]))
     torch.autograd.graph.increment_version(table)
 
 
@@ -124,15 +138,16 @@ def _run(kernel: "CKernel", size: int, *tensors: Tensor) -> "ctypes.Array[ctypes
     Return the memory of the kernel, which begins with `sync`. Kernels read the memory of tensors: `Tensor.numpy` would
     make it not resizable, and FSDP2 frees the memory of parameters by resizing it.
     """
-    from ncelm.kernels.pairs import INVALID
+    from ncelm.kernels.pairs import INVALID, THREADS
 
     if len(tensors) != kernel.arrays:
         raise TypeError(f"{kernel.name} has {kernel.arrays} arguments, not {len(tensors)}")
+    threads = torch.get_num_threads() if size > SMALL else 1
     words = [0] * SYNC_STRIDE
+    words[THREADS] = threads
     for tensor in tensors:  # address, rows, columns
         words += (tensor.data_ptr(), *tensor.shape) if tensor.dim() == 2 else (tensor.data_ptr(), *tensor.shape, 1)
     memory = (ctypes.c_int64 * len(words))(*words)
-    threads = torch.get_num_threads() if size > SMALL else 1
     function = _FUNCTION(kernel.address)
     if threads == 1:
         function(ctypes.addressof(memory))

@@ -118,14 +118,14 @@ class _SharedScores(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, by_target: Tensor, by_noise: Tensor) -> tuple[Tensor | None, ...]:
         input, rows, classes = ctx.saved_tensors
-        return (*_shared_gradients(ctx, input, rows, classes, by_target, by_noise, None), None, None, None)
+        return (*_shared_gradients(ctx, input, rows, classes, by_target, by_noise), None, None, None)
 
 
 class SharedNCE(torch.autograd.Function):
     """The NCE loss of each example (Eq. 13), (N,), with noise samples that all examples share.
 
-    It is `NCE` of `shared_scores` with fewer passes over (N, k) numbers: log(k Pn) is part of the product that gives
-    the scores, and the upstream gradient multiplies the inputs instead of the gradients of the scores.
+    It is `NCE` of `shared_scores` with fewer passes over (N, k) numbers: log(k Pn) is added where the losses are
+    computed, and an upstream gradient that all examples share is a factor of the matrix products.
     """
 
     @staticmethod
@@ -154,10 +154,12 @@ class SharedNCE(torch.autograd.Function):
             if given is not None:
                 scores, shifts = scores + given[:n], shifts + given[n:]
         target_logits = target_log_noise + log_k - scores  # (N,), of the noise
-        noise_logits = torch.addmm(shifts - log_k, input, rows[n:].T)  # (N, k), of the data
+        shifts -= log_k
         if fast:
-            losses = compiled.nce_losses(target_logits, noise_logits)
+            noise_logits = torch.mm(input, rows[n:].T)  # (N, k), of the data when the shifts are added
+            losses = compiled.nce_losses(target_logits, noise_logits, shifts)
         else:
+            noise_logits = torch.addmm(shifts, input, rows[n:].T)
             losses = F.softplus(noise_logits).sum(1).add_(F.softplus(target_logits))
             target_logits.sigmoid_()
             noise_logits.sigmoid_()
@@ -169,8 +171,19 @@ class SharedNCE(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of the input, the weight and the bias."""
         input, rows, classes, by_target, by_noise = ctx.saved_tensors
-        by_inputs = _shared_gradients(ctx, input, rows, classes, by_target, by_noise, gradient)
-        return (*by_inputs, None, None, None, None, None)
+        factor = _common_value(gradient)
+        if factor is None:
+            factor, by_target, by_noise = 1.0, by_target * gradient, by_noise * gradient.unsqueeze(1)
+        gradients = _shared_gradients(ctx, input, rows, classes, by_target, by_noise, factor)
+        return (*gradients, None, None, None, None, None)
+
+
+def _common_value(values: Tensor) -> float | None:
+    """Return the value that all have, if they have. On other devices than the CPU, reading it would take longer."""
+    if values.device.type != "cpu" or not values.numel():
+        return None
+    low, high = values.aminmax()
+    return low.item() if low == high else None
 
 
 def _shared_rows(
@@ -196,31 +209,30 @@ def _shared_gradients(
     classes: Tensor,
     by_target: Tensor,
     by_noise: Tensor,
-    factors: Tensor | None,
+    factor: float = 1.0,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Return the gradients of the input, the weight and the bias, given those of the scores, (N,) and (N, k).
 
-    The gradients of the scores of each example are multiplied by its factor, (N,).
+    The gradients of the scores are multiplied by the factor.
     """
-    n = len(input)
-    by_input = by_weight = by_bias = None
+    n, by_target = len(input), by_target * factor
+    by_weight = by_bias = None
+    if compiled.supports(input, rows, by_target):
+        by_input, values = compiled.target_gradients(input, rows, by_target)
+    else:
+        by_input, values = by_target.unsqueeze(1) * rows[:n], torch.empty_like(rows)
+        torch.mul(by_target.unsqueeze(1), input, out=values[:n])
     if ctx.needs_input_grad[0]:
-        by_input = torch.addmm(by_target.unsqueeze(1) * rows[:n], by_noise, rows[n:])
-        if factors is not None:
-            by_input *= factors.unsqueeze(1)
+        by_input.addmm_(by_noise, rows[n:], alpha=factor)
     if ctx.needs_input_grad[1]:
         shape, dtype = ctx.weight
-        scaled = input if factors is None else input * factors.unsqueeze(1)
-        values = torch.empty_like(rows)  # (N + k, d); `cat` would copy the products
-        torch.mul(by_target.unsqueeze(1), scaled, out=values[:n])
-        torch.mm(by_noise.T, scaled, out=values[n:])
+        values[n:].addmm_(by_noise.T, input, beta=0, alpha=factor)  # `cat` would copy the products
         by_weight = row_gradient(classes, values.to(dtype), shape, ctx.sparse)
     if ctx.needs_input_grad[2]:
         shape, dtype = ctx.bias
-        sums = by_noise.sum(0) if factors is None else factors @ by_noise
-        sums = torch.cat([by_target if factors is None else by_target * factors, sums])
+        sums = torch.cat([by_target, by_noise.sum(0) * factor])
         by_bias = row_gradient(classes, sums.to(dtype), shape, ctx.sparse)
-    return by_input, by_weight, by_bias
+    return by_input if ctx.needs_input_grad[0] else None, by_weight, by_bias
 
 
 class _CompiledPairScores(torch.autograd.Function):
