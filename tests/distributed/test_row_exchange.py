@@ -134,6 +134,73 @@ def test_weights_are_those_of_the_documentation():
         np.testing.assert_array_equal(simulation.accumulator(rank, "matrices")[0], 3.0)
 
 
+def quadratic(workers, contraction, history=1e9, exchanges=12, noise=0.0):
+    """Return the distance to the minimum after each exchange of workers that all contract it by this factor."""
+    simulation, random = Simulation(workers, accumulator=history), np.random.default_rng(4)
+    start = np.linalg.norm(simulation.start["matrices"])
+    distances = []
+    for _ in range(exchanges):
+        for rank in range(workers):
+            rows = simulation.rows(rank, "matrices")
+            rows *= contraction
+            rows += noise * random.normal(size=rows.shape)
+        simulation.synchronize(full=True)
+        distances.append(np.linalg.norm(simulation.parameters[0]["matrices"]) / start)
+    return np.array(distances)
+
+
+@pytest.mark.parametrize("contraction", [0.2, 0.5, 0.8])
+def test_steps_towards_the_same_minimum_are_damped(monkeypatch, contraction):
+    """The sum of eight steps of a half of the distance would triple it in each exchange."""
+    distances = quadratic(8, contraction)
+    assert distances[-1] < 0.05
+    monkeypatch.setattr(exchange, "damp_deltas", sum_only)
+    undamped = quadratic(8, contraction)
+    ratio = abs(1.0 - 8.0 * (1.0 - contraction))
+    np.testing.assert_allclose(undamped[:3], ratio ** np.arange(1, 4), rtol=0.1)
+
+
+def sum_only(touched, deltas, squares, senders, last, agreement, decrease, energy, sums):
+    """`damp_deltas` without damping."""
+    sums += deltas
+    deltas[:], squares[:], senders[:] = 0.0, 0.0, 0
+
+
+def test_damping_with_noise():
+    """The deltas of workers differ by more than they agree: the curvature is measured nevertheless."""
+    assert quadratic(8, 0.5, exchanges=40, noise=2.0)[-10:].max() < 2.0
+
+
+def test_small_and_different_steps_are_not_damped(monkeypatch):
+    """Steps that do not overshoot, rows of one worker and deltas without a common direction are added as they are."""
+    found = quadratic(4, 0.95)
+    monkeypatch.setattr(exchange, "damp_deltas", sum_only)
+    np.testing.assert_allclose(found, quadratic(4, 0.95), rtol=1e-4)
+    np.testing.assert_allclose(found, 0.8 ** np.arange(1, 13), rtol=0.02)
+
+
+def test_rows_of_a_single_worker_are_not_damped():
+    simulation = Simulation(WORKERS, accumulator=1.0)
+    for _ in range(5):
+        simulation.rows(1, "matrices")[:] *= -1.0  # as far as possible from a converging step
+        expected = simulation.rows(1, "matrices").copy()
+        simulation.synchronize(full=True)
+        np.testing.assert_allclose(simulation.rows(0, "matrices"), expected, atol=0.2)
+
+
+def test_the_growth_of_others_is_divided_among_the_columns_by_their_steps():
+    """A step of Adagrad from an accumulator a tells its squared gradient: g² ∝ a Δ²."""
+    simulation = Simulation(2, accumulator=4.0)
+    gradient = np.array([8.0, -4.0, 2.0, 1.0, 0.0, 0.0, 3.0, -1.0, 5.0], np.float32)
+    expected = 4.0 + gradient**2
+    simulation.accumulator(1, "matrices")[1] += gradient**2
+    simulation.rows(1, "matrices")[1] -= 3.0 * gradient / np.sqrt(4.0)
+    simulation.synchronize()
+    np.testing.assert_allclose(simulation.accumulator(1, "matrices")[1], expected)
+    np.testing.assert_allclose(simulation.accumulator(0, "matrices")[1], expected, rtol=0.02)
+    np.testing.assert_allclose(simulation.accumulator(0, "matrices")[1].mean(), expected.mean(), rtol=1e-5)
+
+
 def test_growth_that_was_not_sent_is_kept():
     simulation = Simulation(2, accumulator=1.0)
     simulation.rows(0, "matrices")[0] += 10.0

@@ -13,7 +13,8 @@ A worker sends at most 2 · M bytes, for any number of workers, where M is the s
   rows are examined in turn, as in HogBatch (Ji, Satish, Li & Dubey 2016).
 - A row that changed by less than 1 % is not sent. Its change accumulates.
 - Deltas are quantised to int8 with error feedback, in both directions (`ncelm.kernels.exchange`).
-- Of Adagrad's accumulator the growth of its row means is sent. Workers scale their rows.
+- Of Adagrad's accumulator the growth of its row means is sent. Workers divide it among the columns by the squares of
+  the combined deltas.
 
 **The combined step.** If workers change different rows, their deltas add up, as if one process had taken all steps. If
 all workers change a row from the same start, each has taken the steps of a young accumulator: the sum would be too
@@ -25,6 +26,15 @@ where m is the row mean of the accumulator after the last exchange, g its growth
 workers. The weights are 1/N, a mean, for a row without a history, and approach 1, a sum, when the history is longer
 than the interval. One process would divide by √(m + G) where a worker divides by √(m + g); the exponent 1 instead of ½
 damps the step further in the first intervals. Without an accumulator (SGD) deltas are summed.
+
+The sum D may still be too long, because all workers have moved a row towards the same minimum. The owner measures it.
+If P is the last step of the row and s the part of the last sum that the workers agreed on, a quadratic loss has
+
+    D = s − K P + noise,    K = Σ (s·P − D·P) / Σ ‖P‖²
+
+where the sums are over the last exchanges. If K > 1, the sum would jump over the minimum, and if K > 2, training would
+diverge. The step is D · min(1, 1/K). K is proportional to the number of workers that have sent the row; rows of a
+single worker are not damped.
 
 This module has no collectives: `ncelm.distributed.process_group` sends what its methods return.
 """
@@ -96,8 +106,11 @@ class Table:
         self.sent_means = self.synced_means.copy()
         self.queues = [[queue for queue in of_owner if queue.rows.size] for of_owner in queues]
         owned = len(range(rank, len(values), self.workers))
-        self.sums = np.zeros((owned, self.width), np.float32)  # of this owner's deltas; between exchanges, rounding
+        self.sums = np.zeros((owned, self.width), np.float32)  # damped deltas; between exchanges, rounding
         self._growth, self._touched = np.full(owned, -1.0, np.float32), np.zeros(owned, np.int32)
+        self._deltas, self._last_steps = np.zeros_like(self.sums), np.zeros_like(self.sums)
+        self._squares, self._senders = np.zeros(owned, np.float32), np.zeros(owned, np.int32)
+        self._measured = np.zeros((3, owned), np.float32)  # see `exchange.damp_deltas`
 
     def changed_rows(self, owner: int, full: bool) -> np.ndarray:
         """Return the rows of an owner that have changed, (n,) int32: those examined this time, or all if `full`."""
@@ -157,9 +170,13 @@ class Table:
                 self.workers,
                 self.synced_means,
                 self._growth,
-                self.sums,
+                self._deltas,
+                self._squares,
+                self._senders,
             )
-        return self._touched[:found], None
+        touched, last = self._touched[:found], self._last_steps
+        exchange.damp_deltas(touched, self._deltas, self._squares, self._senders, last, *self._measured, self.sums)
+        return touched, None
 
     def write_result(self, own: np.ndarray, memory: np.ndarray) -> bool:
         """Write the combined deltas of owned rows into the memory; return whether all are finite."""
@@ -176,7 +193,8 @@ class Table:
 
         exchange.apply_deltas(self.values, self.synced, result.rows, result.scales, result.quantized)
         if self.accumulator is not None:
-            exchange.apply_growth(self.accumulator, self.sent_means, self.synced_means, result.rows, result.growth)
+            means = self.sent_means, self.synced_means
+            exchange.apply_growth(self.accumulator, *means, result.rows, result.growth, result.quantized)
 
     def drop_rounding(self) -> None:
         """Make the parameter the same on all workers."""

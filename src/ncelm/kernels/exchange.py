@@ -15,6 +15,8 @@ INT8_MAX = np.float32(127.0)
 _INFINITY_BITS = np.uint32(0x7F800000)  # NaNs have larger bit patterns
 _MAGNITUDE_BITS = np.uint32(0x7FFFFFFF)
 _LEAST_SHARE = np.float32(1e-6)  # of a row mean: below it, a worker's own accumulator has no information
+_LEAST_WIDTH = 8  # of rows whose curvature is measured: products of fewer numbers are too noisy
+_MEMORY = np.float32(0.8)  # weight of an exchange relative to the next one, in the measurement of the curvature
 
 
 @kernel
@@ -125,20 +127,66 @@ def add_growth(rows, scales, growth, rank, workers, total_growth, touched, found
 
 
 @kernel(fastmath=False)
-def add_deltas(rows, scales, growth, quantized, workers, means, total_growth, sums):
-    """Add one worker's deltas, each times (m + g) / (m + G), to `sums` (owned rows, width).
+def add_deltas(rows, scales, growth, quantized, workers, means, total_growth, deltas, squares, senders):
+    """Add one worker's deltas, each times (m + g) / (m + G), to `deltas` (owned rows, width).
 
     m is the row mean of the accumulator after the last exchange, in `means` (all rows,), g its growth by this worker
-    and G that by all workers. Without an accumulator all are zero, and the factor is 1.
+    and G that by all workers. Without an accumulator all are zero, and the factor is 1. `squares` (owned rows,) sums
+    the squared lengths of what is added, and `senders` (owned rows,) counts the workers.
     """
     for i in range(rows.size):
         own = rows[i] // workers
-        sum_row, deltas, factor = sums[own], quantized[i], scales[i]
+        delta_row, numbers, factor = deltas[own], quantized[i], scales[i]
         total = means[rows[i]] + total_growth[own]
         if total > np.float32(0.0):
             factor *= (means[rows[i]] + growth[i]) / total
-        for column in range(sum_row.size):
-            sum_row[column] += np.float32(np.int8(deltas[column])) * factor
+        square = np.float32(0.0)
+        for column in range(delta_row.size):
+            delta = np.float32(np.int8(numbers[column])) * factor
+            square += delta * delta
+            delta_row[column] += delta
+        squares[own] += square
+        senders[own] += 1
+
+
+@kernel(fastmath=False)
+def damp_deltas(touched, deltas, squares, senders, last, agreement, decrease, energy, sums):
+    """Add the damped deltas D of the touched rows to `sums`; set `deltas`, `squares` and `senders` to zero.
+
+    Args:
+        touched: owned rows with deltas, (n,).
+        deltas: D, (owned rows, width).
+        squares: Σ ‖δ‖² of the deltas δ that D is the sum of, (owned rows,).
+        senders: their numbers, (owned rows,).
+        last: P, the last damped deltas, (owned rows, width); 0 if it is not known what workers agreed on.
+        agreement: s·P of the last exchange, (owned rows,), where s is the part of D that the workers agree on.
+        decrease, energy: sums of s·P − D·P and of ‖P‖² times the senders, (owned rows,); older exchanges count less.
+        sums: (owned rows, width).
+    """
+    for i in range(touched.size):
+        own = touched[i]
+        delta_row, last_row, sum_row = deltas[own], last[own], sums[own]
+        square, product, length = np.float32(0.0), np.float32(0.0), np.float32(0.0)
+        for column in range(delta_row.size):
+            square += delta_row[column] * delta_row[column]
+            product += delta_row[column] * last_row[column]
+            length += last_row[column] * last_row[column]
+        number, factor, several = np.float32(senders[own]), np.float32(1.0), np.float32(0.0)
+        if senders[own] > 1 and delta_row.size >= _LEAST_WIDTH:
+            several = np.float32(1.0)
+            if length > np.float32(0.0):
+                decrease[own] = _MEMORY * decrease[own] + agreement[own] - product
+                energy[own] = _MEMORY * energy[own] + length * number
+            if decrease[own] * number > energy[own]:  # K > 1
+                factor = energy[own] / (decrease[own] * number)
+            # the products δ_i·δ_j of different workers have no noise in common
+            agreement[own] = factor * (square - squares[own]) * number / (number - np.float32(1.0))
+        for column in range(delta_row.size):
+            step = factor * delta_row[column]
+            sum_row[column] += step
+            last_row[column] = several * step
+            delta_row[column] = np.float32(0.0)
+        squares[own], senders[own] = np.float32(0.0), 0
 
 
 @kernel
@@ -164,8 +212,11 @@ def accumulator_growth(accumulator, sent_means, rows, growth):
 
 
 @kernel
-def apply_growth(accumulator, sent_means, synced_means, rows, growth):
-    """Let the row means of accumulators grow as those of all workers together.
+def apply_growth(accumulator, sent_means, synced_means, rows, growth, quantized):
+    """Let the accumulators grow by what the other workers added to their row means.
+
+    A step of Adagrad is Δ = −η g / √a, and its accumulator a grows by g². The growth is therefore divided among the
+    columns in proportion to a Δ², where Δ is the combined delta.
 
     Args:
         accumulator: of this worker, (all rows, width).
@@ -173,15 +224,26 @@ def apply_growth(accumulator, sent_means, synced_means, rows, growth):
         synced_means: the row means after the last exchange, the same on all workers.
         rows: the rows of a message, (n,).
         growth: growth of their means by all workers together, (n,).
+        quantized: their combined deltas, (n, width) int8 in uint8 memory.
     """
+    shares = np.empty(accumulator.shape[1], np.float32)
     for i in range(rows.size):
-        row = accumulator[rows[i]]
+        row, deltas = accumulator[rows[i]], quantized[i]
         mean = row.sum() / np.float32(row.size)
         synced_means[rows[i]] += growth[i]
         unsent = max(mean - sent_means[rows[i]], np.float32(0.0))
         target = synced_means[rows[i]] + unsent
         sent_means[rows[i]] = synced_means[rows[i]]
-        if mean > target * _LEAST_SHARE:
+        total = np.float32(0.0)
+        for column in range(row.size):
+            delta = np.float32(np.int8(deltas[column]))
+            shares[column] = delta * delta * row[column]
+            total += shares[column]
+        if target > mean and total > target * _LEAST_SHARE:
+            factor = (target - mean) * np.float32(row.size) / total
+            for column in range(row.size):
+                row[column] += shares[column] * factor
+        elif mean > target * _LEAST_SHARE:
             factor = target / mean
             for column in range(row.size):
                 row[column] *= factor
