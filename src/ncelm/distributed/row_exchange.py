@@ -45,9 +45,8 @@ import numpy as np
 
 from ncelm.errors import NcelmError
 
-# With two workers. With N workers, which have intervals shorter by 2/N, 2/N of the rows and N/2 times the exchanges.
-FREQUENT_ROWS = 2048  # rows examined in every exchange
-MIN_ROUND = 2  # exchanges in which all other rows are examined once; more if the vocabulary is large, because …
+FREQUENT_ROWS = 4096  # rows examined in every exchange, divided by the number of workers N: their intervals are shorter
+# The other rows are examined once in 2 (N − 1) exchanges, or in more if the vocabulary is large: …
 WORDS_PER_ROW = 0.8  # … the text trained on in one round has at least this many words per row
 TOLERANCE = np.float32(0.01)  # relative change from which on a row is sent
 EXAMINED_COLUMNS = 8  # numbers of a row that are compared
@@ -228,9 +227,8 @@ class RowExchange:
                 f"several workers cannot exchange the optimizer's {name}: set `optimizer` to adagrad or sgd"
             )
         accumulators = optimizer_state.get("accumulator", {})
-        intervals = workers / 2
-        round_length = max(round(MIN_ROUND * intervals), round(WORDS_PER_ROW * counts.size / interval))
-        by_frequency, frequent = np.argsort(-counts, kind="stable"), round(FREQUENT_ROWS / intervals)
+        round_length = max(2 * (workers - 1), round(WORDS_PER_ROW * counts.size / interval))
+        by_frequency, frequent = np.argsort(-counts, kind="stable"), round(FREQUENT_ROWS / workers)
         self.rank, self.workers = rank, workers
         self.tables = [
             Table(*_rows(name, values, accumulators.get(name), by_frequency, frequent, round_length, workers), rank)
