@@ -139,11 +139,35 @@ def test_rows_that_occur_again_are_added_in_order(monkeypatch, shape, threads):
     torch.testing.assert_close(table, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_kernel_checks_the_number_of_its_arguments():
+@pytest.mark.parametrize(
+    "given", [torch.zeros(4)[::2], torch.zeros(2, dtype=torch.float64)], ids=["strided", "float64"]
+)
+def test_a_kernel_checks_its_arguments(given):
     from ncelm.kernels import pairs
 
-    with pytest.raises(TypeError, match="nce_losses has 4 arguments, not 2"):
-        compiled._run(pairs.nce_losses, 0, torch.zeros(1), torch.zeros(1, 1))
+    with pytest.raises(TypeError, match="nce_losses needs a contiguous tensor of float32"):
+        compiled._run(pairs.nce_losses, 0, given, torch.zeros(2, 1), torch.zeros(1), torch.zeros(2))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_tensors_with_any_strides_and_integers_of_any_size(shared):
+    loss = NCELoss(D, V, torch.ones(V), 5, sparse=True, shared_noise=shared)
+    hidden, target, found = torch.randn(N, D), torch.randint(V, (2 * N,)), []
+    sample = loss.noise.sample
+    log_prob = loss.noise.log_prob
+    loss.noise.log_prob = lambda words, before=None: log_prob(words.long())
+    for strided in (False, True):
+        torch.manual_seed(1)
+        if strided:
+            loss.noise.sample = lambda *shape, **options: sample(*shape, **options).int()
+            given = hidden.T.contiguous().T, target.int()[::2]
+        else:
+            given = hidden, target[::2].clone()
+        found.append(loss(*given))
+    torch.manual_seed(1)
+    found.append(loss(hidden, target[::2]))
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
 
 
 def test_draws_are_those_of_the_alias_table(monkeypatch):

@@ -309,7 +309,8 @@ class CKernel:
     """
 
     def __init__(self, function: Callable[..., Any], header: int, kinds: Kinds) -> None:
-        self.name, self.header, self.arrays = function.__name__, header, len(kinds)
+        self.name, self.header = function.__name__, header
+        self.dtypes = tuple(kind.dtype.name for kind in kinds)
         # the cache identifies a function by its name, module and line, and cannot keep closures
         scope = {"function": inline(function), "described": _described(header, kinds), "__name__": function.__module__}
         exec(f"def {self.name}(memory):\n    function(*described(memory))\n", scope)

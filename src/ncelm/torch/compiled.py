@@ -140,12 +140,12 @@ def _run(kernel: "CKernel", size: int, *tensors: Tensor) -> "ctypes.Array[ctypes
     """
     from ncelm.kernels.pairs import INVALID, THREADS
 
-    if len(tensors) != kernel.arrays:
-        raise TypeError(f"{kernel.name} has {kernel.arrays} arguments, not {len(tensors)}")
     threads = torch.get_num_threads() if size > SMALL else 1
     words = [0] * SYNC_STRIDE
     words[THREADS] = threads
-    for tensor in tensors:  # address, rows, columns
+    for tensor, dtype in zip(tensors, kernel.dtypes, strict=True):  # address, rows, columns
+        if tensor.dtype != _DTYPES[dtype] or not tensor.is_contiguous():  # its memory has another meaning
+            raise TypeError(f"{kernel.name} needs a contiguous tensor of {dtype}, not {tensor.dtype}")
         words += (tensor.data_ptr(), *tensor.shape) if tensor.dim() == 2 else (tensor.data_ptr(), *tensor.shape, 1)
     memory = (ctypes.c_int64 * len(words))(*words)
     function = _FUNCTION(kernel.address)
@@ -164,6 +164,7 @@ def _run(kernel: "CKernel", size: int, *tensors: Tensor) -> "ctypes.Array[ctypes
     return memory
 
 
+_DTYPES = {"float32": torch.float32, "int64": torch.int64}
 _FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)  # it releases Python's lock during the call
 
 

@@ -22,7 +22,8 @@ def pair_scores(
     input (N, d), weight (V, d), bias (V,), targets (N,), noise (N, k).
     """
     if not torch.compiler.is_compiling() and compiled.supports(input, weight, bias):
-        return _CompiledPairScores.apply(input, weight, bias, targets, noise.contiguous(), sparse)
+        targets, noise = targets.contiguous(), noise.long().contiguous()
+        return _CompiledPairScores.apply(input, weight, bias, targets, noise, sparse)
     classes = torch.cat([targets.unsqueeze(1), noise], 1)  # (N, k + 1)
     if not torch.compiler.is_compiling():
         scores = _PairScores.apply(input, weight, bias, classes, sparse)
