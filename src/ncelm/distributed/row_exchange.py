@@ -33,8 +33,8 @@ If P is the last step of the row and s the part of the last sum that the workers
     D = s − K P + noise,    K = Σ (s·P − D·P) / Σ ‖P‖²
 
 where the sums are over the last exchanges. If K > 1, the sum would jump over the minimum, and if K > 2, training would
-diverge. The step is D · min(1, 1/K). K is proportional to the number of workers that have sent the row; rows of a
-single worker are not damped.
+diverge. The step is D · min(1, ¾ / K), because K grows while it is measured. K is proportional to the number of workers
+that have sent the row; rows of a single worker are not damped.
 
 This module has no collectives: `ncelm.distributed.process_group` sends what its methods return.
 """
