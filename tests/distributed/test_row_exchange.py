@@ -160,7 +160,7 @@ def test_steps_towards_the_same_minimum_are_damped(monkeypatch, contraction):
     np.testing.assert_allclose(undamped[:3], ratio ** np.arange(1, 4), rtol=0.1)
 
 
-def sum_only(touched, deltas, squares, senders, last, agreement, decrease, energy, sums):
+def sum_only(touched, deltas, squares, senders, last, agreement, decrease, energy, sums, limit):
     """`damp_deltas` without damping."""
     sums += deltas
     deltas[:], squares[:], senders[:] = 0.0, 0.0, 0

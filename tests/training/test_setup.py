@@ -8,7 +8,7 @@ from ncelm.training.setup import sync_words, worker_batch_size, worker_optimizer
 
 @pytest.mark.parametrize(
     ("tokens", "workers", "expected"),
-    [(900_000, 2, 12_000), (900_000, 4, 6_000), (900_000, 8, 3_000), (60_000_000, 2, 120_000), (9_000, 2, 37)],
+    [(900_000, 2, 12_000), (900_000, 4, 5_223), (900_000, 8, 2_273), (60_000_000, 2, 120_000), (9_000, 2, 37)],
 )
 def test_the_interval_depends_on_text_and_workers(tokens, workers, expected):
     assert sync_words(tokens, workers) == expected
@@ -17,7 +17,7 @@ def test_the_interval_depends_on_text_and_workers(tokens, workers, expected):
 def test_a_worker_has_a_minibatch_in_each_interval():
     config = TrainConfig().with_changes(batch_size=1000)
     assert worker_batch_size(config, 900_000, 1) == worker_batch_size(config, 900_000, 2) == 1000
-    assert worker_batch_size(config, 900_000, 8) == 3_000 // 8
+    assert worker_batch_size(config, 900_000, 8) == 2_273 // 8
     assert worker_batch_size(config.with_changes(sync_interval=80), 900_000, 8) == 10
 
 

@@ -33,8 +33,9 @@ If P is the last step of the row and s the part of the last sum that the workers
     D = s − K P + noise,    K = Σ (s·P − D·P) / Σ ‖P‖²
 
 where the sums are over the last exchanges. If K > 1, the sum would jump over the minimum, and if K > 2, training would
-diverge. The step is D · min(1, ¾ / K), because K grows while it is measured. K is proportional to the number of workers
-that have sent the row; rows of a single worker are not damped.
+diverge. The step is D · min(1, L / K). The limit L would be 1 if K did not grow while it is measured, the faster the
+more workers there are; it is ¾ for eight. K is proportional to the number of workers that have sent the row, and rows
+of a single worker are not damped.
 
 This module has no collectives: `ncelm.distributed.process_group` sends what its methods return.
 """
@@ -49,6 +50,7 @@ FREQUENT_ROWS = 4096  # rows examined in every exchange, divided by the number o
 # The other rows are examined once in 2 (N − 1) exchanges, or in more if the vocabulary is large: …
 WORDS_PER_ROW = 0.8  # … the text trained on in one round has at least this many words per row
 TOLERANCE = np.float32(0.01)  # relative change from which on a row is sent
+DAMPED_SUMS = 6.0  # workers from which on the limit of K, which is this divided by their number, is below 1
 EXAMINED_COLUMNS = 8  # numbers of a row that are compared
 HASHED_WIDTH = 64  # hashed weights that form one row
 
@@ -110,6 +112,7 @@ class Table:
         self._deltas, self._last_steps = np.zeros_like(self.sums), np.zeros_like(self.sums)
         self._squares, self._senders = np.zeros(owned, np.float32), np.zeros(owned, np.int32)
         self._measured = np.zeros((3, owned), np.float32)  # see `exchange.damp_deltas`
+        self._limit = np.float32(min(1.0, DAMPED_SUMS / self.workers))
 
     def changed_rows(self, owner: int, full: bool) -> np.ndarray:
         """Return the rows of an owner that have changed, (n,) int32: those examined this time, or all if `full`."""
@@ -174,7 +177,9 @@ class Table:
                 self._senders,
             )
         touched, last = self._touched[:found], self._last_steps
-        exchange.damp_deltas(touched, self._deltas, self._squares, self._senders, last, *self._measured, self.sums)
+        exchange.damp_deltas(
+            touched, self._deltas, self._squares, self._senders, last, *self._measured, self.sums, self._limit
+        )
         return touched, None
 
     def write_result(self, own: np.ndarray, memory: np.ndarray) -> bool:

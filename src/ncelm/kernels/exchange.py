@@ -16,7 +16,6 @@ _INFINITY_BITS = np.uint32(0x7F800000)  # NaNs have larger bit patterns
 _MAGNITUDE_BITS = np.uint32(0x7FFFFFFF)
 _LEAST_SHARE = np.float32(1e-6)  # of a row mean: below it, a worker's own accumulator has no information
 _LEAST_WIDTH = 8  # of rows whose curvature is measured: products of fewer numbers are too noisy
-_LARGEST = np.float32(0.75)  # K of a damped sum; 1 would reach the minimum, but K grows while it is measured
 _MEMORY = np.float32(0.8)  # weight of an exchange relative to the next one, in the measurement of the curvature
 
 
@@ -151,7 +150,7 @@ def add_deltas(rows, scales, growth, quantized, workers, means, total_growth, de
 
 
 @kernel(fastmath=False)
-def damp_deltas(touched, deltas, squares, senders, last, agreement, decrease, energy, sums):
+def damp_deltas(touched, deltas, squares, senders, last, agreement, decrease, energy, sums, limit):
     """Add the damped deltas D of the touched rows to `sums`; set `deltas`, `squares` and `senders` to zero.
 
     Args:
@@ -163,6 +162,7 @@ def damp_deltas(touched, deltas, squares, senders, last, agreement, decrease, en
         agreement: s·P of the last exchange, (owned rows,), where s is the part of D that the workers agree on.
         decrease, energy: sums of s·P − D·P and of ‖P‖² times the senders, (owned rows,); older exchanges count less.
         sums: (owned rows, width).
+        limit: the largest K of a damped sum.
     """
     for i in range(touched.size):
         own = touched[i]
@@ -178,8 +178,8 @@ def damp_deltas(touched, deltas, squares, senders, last, agreement, decrease, en
             if length > np.float32(0.0):
                 decrease[own] = _MEMORY * decrease[own] + agreement[own] - product
                 energy[own] = _MEMORY * energy[own] + length * number
-            if decrease[own] * number > _LARGEST * energy[own]:
-                factor = _LARGEST * energy[own] / (decrease[own] * number)
+            if decrease[own] * number > limit * energy[own]:  # K > limit
+                factor = limit * energy[own] / (decrease[own] * number)
             # the products δ_i·δ_j of different workers have no noise in common
             agreement[own] = factor * (square - squares[own]) * number / (number - np.float32(1.0))
         for column in range(delta_row.size):
