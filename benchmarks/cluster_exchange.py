@@ -167,7 +167,7 @@ def fit(rows: list[dict[str, float]], vocabulary: int, dim: int) -> dict[str, fl
     twice = [2 * row["size"] for row in rows]
     computing = [row["computing"] for row in rows]
     return {
-        "sent_rows": statistics.fmean(row["size"] / all_rows * row["workers"] / 2 for row in rows),
+        "sent_rows": statistics.fmean(row["size"] / all_rows * (row["workers"] / 2) ** 1.6 for row in rows),
         "packing": sum(x * x for x in twice) / sum(x * t for x, t in zip(twice, computing, strict=True)),
     }
 
@@ -224,8 +224,8 @@ def report(result: dict[str, Any]) -> list[str]:
             ],
         ),
         "",
-        f"The fitted constants are {constants['sent_rows']:.2f} of all rows in an exchange of two workers, and 2/N of "
-        f"it with N (SENT_ROWS, in the code {SENT_ROWS:g}), and "
+        f"The fitted constants are {constants['sent_rows']:.2f} of all rows in an exchange of two workers, and "
+        f"(2/N)^1.6 of it with N (SENT_ROWS, in the code {SENT_ROWS:g}), and "
         f"{constants['packing'] / 1e9:.2f} GB/s for packing and applying (PACKING, in the code "
         f"{PACKING / 1e9:g}). The largest error of the model is {100 * worst['fitted']:+.0f} %, with the constants of "
         f"the code {100 * worst['predicted']:+.0f} %.",

@@ -46,9 +46,12 @@ import numpy as np
 
 from ncelm.errors import NcelmError
 
-FREQUENT_ROWS = 4096  # rows examined in every exchange, divided by the number of workers N: their intervals are shorter
-# The other rows are examined once in 2 (N − 1) exchanges, or in more if the vocabulary is large: …
-WORDS_PER_ROW = 0.8  # … the text trained on in one round has at least this many words per row
+# With two workers. N workers, which have intervals shorter by (2/N)^1.2, examine fewer rows in an exchange.
+FREQUENT_ROWS = 2048  # rows examined in every exchange
+MIN_ROUND = (
+    2  # exchanges in which all other rows are examined once: (N/2)^1.6 as many, or if the vocabulary is large, …
+)
+WORDS_PER_ROW = 0.8  # … until the text trained on in a round has this many words per row
 TOLERANCE = np.float32(0.01)  # relative change from which on a row is sent
 DAMPED_SUMS = 6.0  # workers from which on the limit of K, which is this divided by their number, is below 1
 EXAMINED_COLUMNS = 8  # numbers of a row that are compared
@@ -232,8 +235,8 @@ class RowExchange:
                 f"several workers cannot exchange the optimizer's {name}: set `optimizer` to adagrad or sgd"
             )
         accumulators = optimizer_state.get("accumulator", {})
-        round_length = max(2 * (workers - 1), round(WORDS_PER_ROW * counts.size / interval))
-        by_frequency, frequent = np.argsort(-counts, kind="stable"), round(FREQUENT_ROWS / workers)
+        round_length = max(round(MIN_ROUND * (workers / 2) ** 1.6), round(WORDS_PER_ROW * counts.size / interval))
+        by_frequency, frequent = np.argsort(-counts, kind="stable"), round(FREQUENT_ROWS * (2 / workers) ** 1.2)
         self.rank, self.workers = rank, workers
         self.tables = [
             Table(*_rows(name, values, accumulators.get(name), by_frequency, frequent, round_length, workers), rank)
