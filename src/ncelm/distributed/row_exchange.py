@@ -48,10 +48,8 @@ from ncelm.errors import NcelmError
 
 # With two workers. N workers, which have intervals shorter by (2/N)^1.2, examine fewer rows in an exchange.
 FREQUENT_ROWS = 2048  # rows examined in every exchange
-MIN_ROUND = (
-    2  # exchanges in which all other rows are examined once: (N/2)^1.6 as many, or if the vocabulary is large, …
-)
-WORDS_PER_ROW = 0.8  # … until the text trained on in a round has this many words per row
+MIN_ROUND = 2  # exchanges in which all other rows are examined once; N workers need (N/2)^1.6 as many; or more, …
+WORDS_PER_ROW = 0.8  # … if the vocabulary is large: until the text trained on has this many words per row
 TOLERANCE = np.float32(0.01)  # relative change from which on a row is sent
 DAMPED_SUMS = 6.0  # workers from which on the limit of K, which is this divided by their number, is below 1
 EXAMINED_COLUMNS = 8  # numbers of a row that are compared
