@@ -201,7 +201,7 @@ def test_a_signal_in_a_callback_is_not_lost(capsys, monkeypatch, stop, code):
 def test_signals_during_training_leave_a_checkpoint(folder, tmp_path, number):
     out = tmp_path / "run"
     command = [sys.executable, "-m", "ncelm", "train", str(folder / "store"), "--out", str(out), "--epochs", "100000"]
-    command += ["--patience", "0"]  # no early stopping
+    command += ["--patience", "0", "--learning-rate", "0.01"]  # neither early stopping nor divergence
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not (out / "model.safetensors").exists():
         time.sleep(0.01)
