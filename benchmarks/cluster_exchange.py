@@ -23,7 +23,7 @@ from cluster_jobs import PORT, Progress
 from common import markdown_table
 from ncelm.distributed import collective
 from ncelm.distributed.process_group import ProcessGroup
-from ncelm.distributed.row_exchange import RowExchange
+from ncelm.distributed.row_exchange import ROUND_EXPONENT, RowExchange
 from ncelm.io.machine import available_cores
 from ncelm.training.cluster import PACKING, SENT_ROWS, CostModel
 from ncelm.training.setup import sync_words
@@ -163,11 +163,11 @@ def measure(workers: int, rate: float, settings: list[int], folder: Path) -> dic
 
 def fit(rows: list[dict[str, float]], vocabulary: int, dim: int) -> dict[str, float]:
     """Return the constants of the cost model by least squares."""
-    all_rows = vocabulary * (2 * (dim + 12) + 13)
+    all_rows = CostModel(0.0, vocabulary, dim, 0.0, 0.0, sent_rows=1.0)
     twice = [2 * row["size"] for row in rows]
     computing = [row["computing"] for row in rows]
     return {
-        "sent_rows": statistics.fmean(row["size"] / all_rows * (row["workers"] / 2) ** 1.6 for row in rows),
+        "sent_rows": statistics.fmean(row["size"] / all_rows.message_bytes(int(row["workers"])) for row in rows),
         "packing": sum(x * x for x in twice) / sum(x * t for x, t in zip(twice, computing, strict=True)),
     }
 
@@ -225,7 +225,7 @@ def report(result: dict[str, Any]) -> list[str]:
         ),
         "",
         f"The fitted constants are {constants['sent_rows']:.2f} of all rows in an exchange of two workers, and "
-        f"(2/N)^1.6 of it with N (SENT_ROWS, in the code {SENT_ROWS:g}), and "
+        f"(2/N)^{ROUND_EXPONENT:g} of it with N (SENT_ROWS, in the code {SENT_ROWS:g}), and "
         f"{constants['packing'] / 1e9:.2f} GB/s for packing and applying (PACKING, in the code "
         f"{PACKING / 1e9:g}). The largest error of the model is {100 * worst['fitted']:+.0f} %, with the constants of "
         f"the code {100 * worst['predicted']:+.0f} %.",

@@ -119,7 +119,7 @@ def test_a_full_synchronisation_makes_parameters_byte_identical(ranks):
         for arrays, _ in ranks:
             assert arrays[f"float.{name}"].tobytes() == first[f"float.{name}"].tobytes()
             # 1 at the start; the ranks added 1, 2 and 3, and sent the growth with their rows
-            np.testing.assert_allclose(arrays[f"accumulator.{name}"].mean(), 7.0, rtol=1e-5)
+            np.testing.assert_allclose(arrays[f"accumulator.{name}"].mean(axis=1), 7.0, rtol=1e-5)
 
 
 def test_a_number_that_is_not_finite_is_reported_on_all_ranks(ranks):

@@ -63,7 +63,7 @@ class Simulation:
 
 @pytest.fixture(autouse=True)
 def few_frequent_rows(monkeypatch):
-    monkeypatch.setattr(row_exchange, "FREQUENT_ROWS", 8)  # the others are examined in rounds of 2 (N/2)^1.6 exchanges
+    monkeypatch.setattr(row_exchange, "FREQUENT_ROWS", 8)  # the others are examined in rounds of several exchanges
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -80,7 +80,7 @@ def test_without_an_accumulator_deltas_are_summed_exactly(workers, full):
                 deltas[np.arange(len(rows)) % workers != (rank + 1) % workers] = 0.0  # not the owner
                 rows += deltas
                 rows_of(name, expected[name])[:] += deltas
-        for _ in range(1 if full else round(2 * (workers / 2) ** 1.6)):
+        for _ in range(1 if full else row_exchange.least_round(workers)):
             simulation.synchronize(full)
     for rank in range(workers):
         for name, array in simulation.parameters[rank].items():

@@ -14,17 +14,11 @@ import numpy as np
 from ncelm.distributed import collective, row_exchange
 from ncelm.errors import NcelmError
 from ncelm.io import machine
-from ncelm.kernels import exchange
 from ncelm.text.store import TokenStore
 
 SIZE = 3
 COUNTS = np.arange(50, 0, -1)  # word frequencies
 SHAPES = {"target_vectors": (50, 9), "context_vectors": (51, 9), "biases": (50, 1), "matrices": (4, 9)}
-
-
-def _move(deltas, sums):
-    sums += deltas
-    deltas[:] = 0.0
 
 
 def initial() -> dict[str, np.ndarray]:
@@ -96,15 +90,13 @@ def main() -> None:
     with collective.errors_on_all(group):
         pass
 
-    row_exchange.FREQUENT_ROWS = 8  # the other rows are examined in rounds of three exchanges
+    row_exchange.FREQUENT_ROWS = 8  # the other rows are examined in rounds of several exchanges
     parameters = initial()
-    # the sums of integers are compared exactly: damping has tests of its own
-    exchange.damp_deltas = lambda touched, deltas, squares, senders, *others: _move(deltas, others[-2])
     state = {"accumulator": {name: np.ones_like(array) for name, array in parameters.items()}}
     group.register(parameters, state, COUNTS, 20)
     for turn in range(3):
         add(parameters, integer_deltas(rank, turn))
-        for _ in range(round(2 * (SIZE / 2) ** 1.6)):  # a round
+        for _ in range(row_exchange.least_round(SIZE)):
             group.synchronize()
         arrays |= {f"exact.{turn}.{name}": array.copy() for name, array in parameters.items()}
     add(parameters, integer_deltas(rank, 3))

@@ -46,14 +46,19 @@ import numpy as np
 
 from ncelm.errors import NcelmError
 
-# With two workers. N workers, which have intervals shorter by (2/N)^1.2, examine fewer rows in an exchange.
-FREQUENT_ROWS = 2048  # rows examined in every exchange
-MIN_ROUND = 2  # exchanges in which all other rows are examined once; N workers need (N/2)^1.6 as many; or more, …
-WORDS_PER_ROW = 0.8  # … if the vocabulary is large: until the text trained on has this many words per row
+INTERVAL_EXPONENT = 1.2  # N workers have synchronisation intervals (2/N)^1.2 as long as two, …
+FREQUENT_ROWS = 2048  # … and of these rows of two workers, examined in every exchange, as large a part
+ROUND, ROUND_EXPONENT = 2, 1.6  # exchanges in which two workers examine the other rows once; N have (N/2)^1.6 as many
+WORDS_PER_ROW = 0.8  # if the vocabulary is large, a round lasts until the text trained on has this many words per row
 TOLERANCE = np.float32(0.01)  # relative change from which on a row is sent
-DAMPED_SUMS = 6.0  # workers from which on the limit of K, which is this divided by their number, is below 1
+LIMIT_WORKERS = 6.0  # the limit of K is 1 for so many workers or fewer, and for N of them this divided by N
 EXAMINED_COLUMNS = 8  # numbers of a row that are compared
 HASHED_WIDTH = 64  # hashed weights that form one row
+
+
+def least_round(workers: int) -> int:
+    """Return the smallest number of exchanges in which all rows are examined."""
+    return round(ROUND * (workers / 2) ** ROUND_EXPONENT)
 
 
 class RowQueue:
@@ -113,7 +118,7 @@ class Table:
         self._deltas, self._last_steps = np.zeros_like(self.sums), np.zeros_like(self.sums)
         self._squares, self._senders = np.zeros(owned, np.float32), np.zeros(owned, np.int32)
         self._measured = np.zeros((3, owned), np.float32)  # see `exchange.damp_deltas`
-        self._limit = np.float32(min(1.0, DAMPED_SUMS / self.workers))
+        self._limit = np.float32(min(1.0, LIMIT_WORKERS / self.workers))
 
     def changed_rows(self, owner: int, full: bool) -> np.ndarray:
         """Return the rows of an owner that have changed, (n,) int32: those examined this time, or all if `full`."""
@@ -233,8 +238,9 @@ class RowExchange:
                 f"several workers cannot exchange the optimizer's {name}: set `optimizer` to adagrad or sgd"
             )
         accumulators = optimizer_state.get("accumulator", {})
-        round_length = max(round(MIN_ROUND * (workers / 2) ** 1.6), round(WORDS_PER_ROW * counts.size / interval))
-        by_frequency, frequent = np.argsort(-counts, kind="stable"), round(FREQUENT_ROWS * (2 / workers) ** 1.2)
+        round_length = max(least_round(workers), round(WORDS_PER_ROW * counts.size / interval))
+        by_frequency = np.argsort(-counts, kind="stable")
+        frequent = round(FREQUENT_ROWS * (2 / workers) ** INTERVAL_EXPONENT)
         self.rank, self.workers = rank, workers
         self.tables = [
             Table(*_rows(name, values, accumulators.get(name), by_frequency, frequent, round_length, workers), rank)

@@ -4,8 +4,8 @@ A `kernel` is called from Python, a `c_kernel` by its address; their machine cod
 `inline` function is called by kernels only: its intermediate code is linked into each kernel that calls it and is
 optimised there, once. Numba would optimise it, generate machine code and build two wrappers for every such function,
 and then optimise it again inside every caller: three quarters of the compile time (docs/experiments.md). It also means
-that a kernel contains all the code it
-runs, so that a kernel that was just compiled and one from the cache give the same bits.
+that a kernel contains all the code it runs, so that a kernel that was just compiled and one from the cache give the
+same bits.
 
 The cache directory is named after a digest of all files of this package, because a kernel spans several of them and
 Numba itself looks only at the file that defines the function.
@@ -309,7 +309,7 @@ class CKernel:
     """
 
     def __init__(self, function: Callable[..., Any], header: int, kinds: Kinds) -> None:
-        self.name, self.header = function.__name__, header
+        self.name = function.__name__
         self.dtypes = tuple(kind.dtype.name for kind in kinds)
         # the cache identifies a function by its name, module and line, and cannot keep closures
         scope = {"function": inline(function), "described": _described(header, kinds), "__name__": function.__module__}

@@ -30,8 +30,7 @@ def score_pairs(sync, input, weight, bias, targets, noise, target_scores, noise_
     input (N, d), weight (V, d), bias (V,) or empty, targets (N,), noise (N, k). An index outside the table is noted in
     sync[INVALID].
     """
-    n, biased = targets.size, bias.size > 0
-    classes = min(weight.shape[0], bias.size) if biased else weight.shape[0]
+    n, biased, classes = targets.size, bias.size > 0, _table_size(weight, bias)
     while True:
         begin = take_item(sync, 0) * BLOCK
         if begin >= n:
@@ -55,6 +54,12 @@ def score_pairs(sync, input, weight, bias, targets, noise, target_scores, noise_
                 target_scores[e] += bias[targets[e]]
                 for j in range(noise.shape[1]):
                     noise_scores[e, j] += bias[noise[e, j]]
+
+
+@inline
+def _table_size(weight, bias):
+    """The classes that both tables have; a bias of size 0 is none."""
+    return min(weight.shape[0], bias.size) if bias.size > 0 else weight.shape[0]
 
 
 @inline
@@ -214,8 +219,7 @@ def gather_rows(sync, input, weight, bias, classes, rows, biases, scores):
 
     input (N, d), weight (V, d), bias (V,) or empty. An index outside the table is noted in sync[INVALID].
     """
-    n, biased = classes.size, bias.size > 0
-    size = min(weight.shape[0], bias.size) if biased else weight.shape[0]
+    n, biased, size = classes.size, bias.size > 0, _table_size(weight, bias)
     while True:
         begin = take_item(sync, 0) * BLOCK
         if begin >= n:

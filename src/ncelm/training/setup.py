@@ -12,6 +12,7 @@ import numpy as np
 from ncelm import __version__
 from ncelm.arguments import check_bool, check_float, check_path, check_strings, check_type
 from ncelm.distributed.collective import Collective, check_equal, local_world_size
+from ncelm.distributed.row_exchange import INTERVAL_EXPONENT
 from ncelm.errors import NcelmError
 from ncelm.io import run
 from ncelm.io.machine import check_memory
@@ -28,7 +29,7 @@ from ncelm.training.validation import SAMPLING_ERROR, sample_size
 
 # Default synchronisation interval of two workers: 12,000 words of a text of 900,000 words or more, in proportion to the
 # length^1.25 of shorter texts, and 1/500 of a text of more than six million words. N workers have (2/N)^1.2 of it.
-SYNC_WORDS, SHORT_TEXT, SYNC_EXPONENT, SYNCS_PER_EPOCH, WORKERS_EXPONENT = 12_000, 900_000, 1.25, 500, 1.2
+SYNC_WORDS, SHORT_TEXT, SYNC_EXPONENT, SYNCS_PER_EPOCH = 12_000, 900_000, 1.25, 500
 # Intervals of text in which the synchronisation interval of two workers grows to its value. N workers have (N/2)^1.67
 # times as many: the sum of the steps of many workers is too long while Adagrad's accumulators are small.
 SHORT_SYNCS, SHORT_SYNCS_EXPONENT = 10, 1.67
@@ -200,7 +201,7 @@ class Setup:
 def sync_words(tokens: int, workers: int) -> int:
     """Return the default synchronisation interval, in words of text of all workers, for a text of `tokens` words."""
     of_two = max(tokens / SYNCS_PER_EPOCH, SYNC_WORDS * min(tokens / SHORT_TEXT, 1.0) ** SYNC_EXPONENT)
-    return max(int(of_two * (2.0 / workers) ** WORKERS_EXPONENT), 1)
+    return max(int(of_two * (2.0 / workers) ** INTERVAL_EXPONENT), 1)
 
 
 def worker_batch_size(config: TrainConfig, tokens: int, workers: int) -> int:
