@@ -7,6 +7,7 @@ part of its next delta (error feedback). Of Adagrad's accumulator only the growt
 import numpy as np
 
 from ncelm.kernels.compile import inline, kernel
+from ncelm.kernels.simd import borrowed, prefetch
 
 # x + ROUNDING has the integer nearest to x in its lowest bits: 1.5 · 2²³. Reassociation would cancel the constant, so
 # functions that use it are compiled without fast-math.
@@ -16,6 +17,7 @@ _INFINITY_BITS = np.uint32(0x7F800000)  # NaNs have larger bit patterns
 _MAGNITUDE_BITS = np.uint32(0x7FFFFFFF)
 _LEAST_SHARE = np.float32(1e-6)  # of a row mean: below it, a worker's own accumulator has no information
 _LEAST_WIDTH = 8  # of rows whose curvature is measured: products of fewer numbers are too noisy
+_AHEAD = 8  # rows: training has displaced the tables from the caches, and rows are far from each other
 _MEMORY = np.float32(0.8)  # weight of an exchange relative to the next one, in the measurement of the curvature
 
 
@@ -27,11 +29,16 @@ def select_changed_rows(values, synced, queue, start, max_examined, columns, tol
     full or `max_examined` rows were examined. A row has changed if one of its first `columns` numbers differs by more
     than `tolerance` times the largest magnitude among them. NaN and infinity count as changes.
     """
+    values, synced = borrowed((values, synced))
+    width, flat_values, flat_synced = values.shape[1], values.reshape(-1), synced.reshape(-1)
     found = 0
     for _ in range(min(max_examined, queue.size)):
         if found == rows.size:
             break
         row = queue[start]
+        later = np.int64(queue[min(start + _AHEAD, queue.size - 1)]) * width
+        prefetch(flat_values, later)
+        prefetch(flat_synced, later)
         start = start + 1 if start + 1 < queue.size else 0
         value_row, synced_row = values[row, :columns], synced[row, :columns]
         largest, same = np.float32(0.0), True
@@ -74,8 +81,12 @@ def quantize_changes(values, synced, rows, scales, quantized):
     scales (len(rows),), quantized (len(rows), width) int8 in uint8 memory. What remains of values − synced is the
     quantisation error. A row that is not finite has the scale NaN, and is left as it is.
     """
+    values, synced, quantized = borrowed((values, synced, quantized))
     delta, one = np.empty(values.shape[1], np.float32), np.empty(1, np.float32)
     for i in range(rows.size):
+        if i + _AHEAD < rows.size:
+            prefetch(values, rows[i + _AHEAD])
+            prefetch(synced, rows[i + _AHEAD])
         value_row, synced_row = values[rows[i]], synced[rows[i]]
         for column in range(delta.size):
             delta[column] = value_row[column] - synced_row[column]
@@ -89,8 +100,11 @@ def quantize_changes(values, synced, rows, scales, quantized):
 @kernel(fastmath=False)
 def quantize_sums(sums, rows, scales, quantized):
     """Write rows of `sums`, as `quantize_changes`; return whether all are finite. What was written is subtracted."""
+    sums, quantized = borrowed((sums, quantized))
     delta, one, finite = np.empty(sums.shape[1], np.float32), np.empty(1, np.float32), True
     for i in range(rows.size):
+        if i + _AHEAD < rows.size:
+            prefetch(sums, rows[i + _AHEAD])
         sum_row = sums[rows[i]]
         delta[:] = sum_row
         scale = _quantize(delta, one, quantized[i])
@@ -134,7 +148,11 @@ def add_deltas(rows, scales, growth, quantized, workers, means, total_growth, de
     and G that by all workers. Without an accumulator all are zero, and the factor is 1. `squares` (owned rows,) sums
     the squared lengths of what is added, and `senders` (owned rows,) counts the workers.
     """
+    quantized, deltas = borrowed((quantized, deltas))
     for i in range(rows.size):
+        if i + _AHEAD < rows.size:
+            prefetch(deltas, rows[i + _AHEAD] // workers)
+            prefetch(means, rows[i + _AHEAD])
         own = rows[i] // workers
         delta_row, numbers, factor = deltas[own], quantized[i], scales[i]
         total = means[rows[i]] + total_growth[own]
@@ -164,7 +182,12 @@ def damp_deltas(touched, deltas, squares, senders, last, agreement, decrease, en
         sums: (owned rows, width).
         limit: the largest K of a damped sum.
     """
+    deltas, last, sums = borrowed((deltas, last, sums))
     for i in range(touched.size):
+        if i + _AHEAD < touched.size:
+            prefetch(deltas, touched[i + _AHEAD])
+            prefetch(last, touched[i + _AHEAD])
+            prefetch(sums, touched[i + _AHEAD])
         own = touched[i]
         delta_row, last_row, sum_row = deltas[own], last[own], sums[own]
         square, product, length = np.float32(0.0), np.float32(0.0), np.float32(0.0)
@@ -193,7 +216,11 @@ def damp_deltas(touched, deltas, squares, senders, last, agreement, decrease, en
 @kernel
 def apply_deltas(values, synced, rows, scales, quantized):
     """Add the combined deltas to both arrays, so that they are not part of this worker's next deltas."""
+    values, synced, quantized = borrowed((values, synced, quantized))
     for i in range(rows.size):
+        if i + _AHEAD < rows.size:
+            prefetch(values, rows[i + _AHEAD])
+            prefetch(synced, rows[i + _AHEAD])
         value_row, synced_row, deltas, scale = values[rows[i]], synced[rows[i]], quantized[i], scales[i]
         for column in range(value_row.size):
             delta = np.float32(np.int8(deltas[column])) * scale
@@ -204,7 +231,11 @@ def apply_deltas(values, synced, rows, scales, quantized):
 @kernel
 def accumulator_growth(accumulator, sent_means, rows, growth):
     """Write the growth of the row means since they were sent last, (len(rows),): accumulator (all rows, width)."""
+    accumulator, sent_means = borrowed((accumulator, sent_means))
     for i in range(rows.size):
+        if i + _AHEAD < rows.size:
+            prefetch(accumulator, rows[i + _AHEAD])
+            prefetch(sent_means, rows[i + _AHEAD])
         mean = accumulator[rows[i]].sum() / np.float32(accumulator.shape[1])
         growth[i] = max(mean - sent_means[rows[i]], np.float32(0.0))
         if not mean >= np.float32(0.0):  # NaN is reported, not hidden
@@ -227,8 +258,11 @@ def apply_growth(accumulator, sent_means, synced_means, rows, growth, quantized)
         growth: growth of their means by all workers together, (n,).
         quantized: their combined deltas, (n, width) int8 in uint8 memory.
     """
+    accumulator, quantized = borrowed((accumulator, quantized))
     shares = np.empty(accumulator.shape[1], np.float32)
     for i in range(rows.size):
+        if i + _AHEAD < rows.size:
+            prefetch(accumulator, rows[i + _AHEAD])
         row, deltas = accumulator[rows[i]], quantized[i]
         mean = row.sum() / np.float32(row.size)
         synced_means[rows[i]] += growth[i]
