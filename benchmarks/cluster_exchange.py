@@ -203,7 +203,7 @@ def report(result: dict[str, Any]) -> list[str]:
         f"V = {settings['vocabulary']:,}, d = {settings['dim']}, links of {settings['rate'] / 1e9:g} Gbit/s, the "
         f"synchronisation interval of a text of {settings['tokens']:.0e} words. Real messages, no training: between "
         "two exchanges each worker changes the rows of its part of the interval, words and "
-        f"{NOISE_SAMPLES} noise samples for each drawn from Zipf's law. All rows change by more than 1 %, so that all "
+        f"{NOISE_SAMPLES} noise samples for each drawn from Zipf's law. All rows change by more than the tolerance, so that all "
         "of them are sent; in training some are not. There are more workers than cores: computing is in CPU seconds, "
         "links have the fraction f = cores / workers of their rate, and the times of messages are multiplied by f. "
         "Means over the workers, medians over the exchanges.",

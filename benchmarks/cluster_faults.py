@@ -22,6 +22,7 @@ from typing import Any
 from cluster_hosts import Cluster, send
 from cluster_jobs import CheckpointWatch, Job, run_result, test_perplexity
 from common import markdown_table
+from ncelm.distributed.membership import OWN_STORE
 from ncelm.io import run
 
 TOLERANCE = 1.01  # test perplexity relative to one process
@@ -269,7 +270,7 @@ def run_trial(name: str, number: int, hosts: int, rate: str, folder: Path, refer
             restarts=fault.restarts,
             rendezvous=hosts - 1 if fault.rendezvous_last else 0,
             script=script,
-            environment={"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if fault.rendezvous_last else {},
+            environment={OWN_STORE: "1"} if fault.elastic else {},  # as documented
         )
         trial.job.start_all()
         result: dict[str, Any] = {"fault": name, "number": number}

@@ -319,7 +319,7 @@ def measured_phases(engine: Engine, timer: Timer) -> dict[str, float]:
     """Return the seconds of each phase of one minibatch on one thread."""
     zeros = np.zeros(engine.planned, np.float32)  # parameters do not change
     rates = records.Rates(zeros, zeros, engine.weight_decay)
-    steps = records.Steps(engine.seed, 0, 0, 1, engine.sizes.batch, 0)
+    steps = records.Steps(engine.seed, engine.order, 0, 0, 1, engine.sizes.batch, 0)
     strategy, matrices, optimizer, plan = engine.strategy, engine.matrices, engine.optimizer, engine.plan
     rest = engine.parameters, engine.state, engine.workspace, rates, engine.scratch
     phases: dict[str, Callable[[], object]] = {

@@ -46,6 +46,38 @@ def test_an_agent_is_identified_by_its_process(monkeypatch):
     assert membership.agent() == membership.agent() is not None
 
 
+@pytest.mark.parametrize(
+    ("words", "environment", "has_problem"),
+    [
+        (["--nnodes", "1:4"], {}, True),
+        (["--nnodes=1:4"], {}, True),
+        ([], {"PET_NNODES": "2:4"}, True),
+        (["--nnodes", "1:4"], {membership.OWN_STORE: "1"}, False),
+        (["--nnodes", "4:4"], {}, False),
+        (["--nnodes=4"], {"PET_NNODES": "1:4"}, False),
+        ([], {}, False),
+    ],
+)
+def test_machines_can_join_later_with_the_setting_of_the_documentation(monkeypatch, words, environment, has_problem):
+    class Agent:
+        def __init__(self, pid):
+            pass
+
+        def cmdline(self):
+            return ["python", "torchrun", *words, "-m", "ncelm", "train"]
+
+    monkeypatch.setattr("psutil.Process", Agent)
+    for name in ("TORCHELASTIC_RUN_ID", "PET_NNODES", membership.OWN_STORE):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert membership.membership_problem() is None  # not started by torchrun
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    problem = membership.membership_problem()
+    assert (problem is not None) == has_problem
+    assert problem is None or f"without {membership.OWN_STORE}=1" in problem
+
+
 def test_workers_of_the_same_agent_continue_without_resume(torchrun, cycle_store, tmp_path):
     killed_run(cycle_store, tmp_path / "run")
     result = train(cycle_store, tmp_path / "run", epochs=3, **SMALL)

@@ -17,8 +17,8 @@ def rows_of(name, array):
     return array.reshape(-1, row_exchange.HASHED_WIDTH) if name == "weights" else array.reshape(len(array), -1)
 
 
-def exact_deltas(random, shape, largest=127):
-    """Return deltas that int8 represents exactly: integers, of which the first of each row is ±`largest`."""
+def exact_deltas(random, shape, largest=7):
+    """Return deltas that int4 represents exactly: integers, of which the first of each row is ±`largest`."""
     deltas = random.integers(-largest, largest + 1, size=shape).astype(np.float32)
     deltas[:, 0] = random.choice([-largest, largest], size=shape[0])
     return deltas
@@ -97,7 +97,7 @@ def test_float_deltas_converge_to_the_sum_and_all_workers_are_byte_identical(acc
             delta = random.normal(size=array.shape).astype(np.float32)
             array += delta
             expected[name] += delta
-    for full in (*[False] * 2 * WORKERS, True):
+    for full in (*[False] * 3 * row_exchange.least_round(WORKERS), True):
         simulation.synchronize(full)
     for rank in range(WORKERS):
         for name, array in simulation.parameters[rank].items():
@@ -121,11 +121,11 @@ def test_weights_are_a_mean_without_a_history_and_a_sum_with_a_long_one():
 def test_weights_are_those_of_the_documentation():
     """(m + g) / (m + G), for one row and different growths."""
     simulation = Simulation(2, accumulator=3.0)
-    for rank, (delta, growth) in enumerate(((127.0, 1.0), (-127.0, 4.0))):
+    for rank, (delta, growth) in enumerate(((7.0, 1.0), (-7.0, 4.0))):
         simulation.rows(rank, "matrices")[1] += delta
         simulation.accumulator(rank, "matrices")[1] += growth
     simulation.synchronize()
-    step = 127.0 * (3.0 + 1.0) / (3.0 + 5.0) - 127.0 * (3.0 + 4.0) / (3.0 + 5.0)
+    step = 7.0 * (3.0 + 1.0) / (3.0 + 5.0) - 7.0 * (3.0 + 4.0) / (3.0 + 5.0)
     for rank in range(2):
         np.testing.assert_allclose(
             simulation.rows(rank, "matrices")[1], simulation.start["matrices"][1] + step, rtol=1e-5
@@ -185,16 +185,16 @@ def test_rows_of_a_single_worker_are_not_damped():
         simulation.rows(1, "matrices")[:] *= -1.0  # as far as possible from a converging step
         expected = simulation.rows(1, "matrices").copy()
         simulation.synchronize(full=True)
-        np.testing.assert_allclose(simulation.rows(0, "matrices"), expected, atol=0.2)
+        np.testing.assert_allclose(simulation.rows(0, "matrices"), expected, atol=2.5)  # of numbers up to 18
 
 
 def test_the_growth_of_others_is_divided_among_the_columns_by_their_steps():
     """A step of Adagrad from an accumulator a tells its squared gradient: g² ∝ a Δ²."""
     simulation = Simulation(2, accumulator=4.0)
-    gradient = np.array([8.0, -4.0, 2.0, 1.0, 0.0, 0.0, 3.0, -1.0, 5.0], np.float32)
+    gradient = np.array([7.0, -4.0, 2.0, 1.0, 0.0, 0.0, 3.0, -1.0, 5.0], np.float32)
     expected = 4.0 + gradient**2
     simulation.accumulator(1, "matrices")[1] += gradient**2
-    simulation.rows(1, "matrices")[1] -= 3.0 * gradient / np.sqrt(4.0)
+    simulation.rows(1, "matrices")[1] -= 7 / 4 * gradient / np.sqrt(4.0)  # int4 represents it exactly
     simulation.synchronize()
     np.testing.assert_allclose(simulation.accumulator(1, "matrices")[1], expected)
     np.testing.assert_allclose(simulation.accumulator(0, "matrices")[1], expected, rtol=0.02)
@@ -205,7 +205,7 @@ def test_growth_that_was_not_sent_is_kept():
     simulation = Simulation(2, accumulator=1.0)
     simulation.rows(0, "matrices")[0] += 10.0
     simulation.accumulator(0, "matrices")[0] += 2.0
-    simulation.accumulator(1, "matrices")[0] += 0.5  # the row of worker 1 did not change by 1 %: not sent
+    simulation.accumulator(1, "matrices")[0] += 0.5  # the row of worker 1 did not change: not sent
     simulation.synchronize()
     np.testing.assert_allclose(simulation.accumulator(0, "matrices")[0], 3.0)
     np.testing.assert_allclose(simulation.accumulator(1, "matrices")[0], 3.5)
@@ -255,7 +255,7 @@ def test_rows_that_did_not_change_are_not_sent():
     assert empty == WORKERS**2 * 4 * len(SHAPES)  # the numbers of rows: none
     simulation.rows(1, "target_vectors")[3] += 1.0  # a frequent word
     simulation.synchronize()
-    assert simulation.sent == empty + 12 + 12  # row, scale, growth, and nine numbers with padding
+    assert simulation.sent == empty + 12 + 8  # row, scale, growth, and nine numbers with padding
     simulation.rows(1, "target_vectors")[3] *= 1.001  # below the tolerance
     simulation.synchronize()
     assert simulation.sent == empty
@@ -286,15 +286,25 @@ def test_the_state_of_adam_is_rejected():
 # -- kernels ---------------------------------------------------------------------------------------------------------
 
 
-def test_changes_are_quantized_to_int8():
-    synced = np.zeros((3, 4), np.float32)
-    values = np.array([[0, 0, 0, 0], [1.27, -0.5, 0.004, 0.006], [np.inf, 0, 0, 0]], np.float32)
-    rows, scales, quantized = np.array([1, 0, 2], np.int32), np.ones(3, np.float32), np.zeros((3, 4), np.uint8)
+@pytest.mark.parametrize("width", [1, 4, 5])
+def test_changes_are_quantized_to_int4(width):
+    synced = np.zeros((3, width), np.float32)
+    values = np.array([[0, 0, 0, 0, 0], [0.7, -0.5, 0.04, 0.06, -0.31], [np.inf, 0, 0, 0, 0]], np.float32)[:, :width]
+    values, rows = values.copy(), np.array([1, 0, 2], np.int32)
+    scales, quantized = np.ones(3, np.float32), np.full((3, (width + 1) // 2), 255, np.uint8)
     exchange.quantize_changes(values, synced, rows, scales, quantized)
-    np.testing.assert_array_equal(quantized[:2].view(np.int8), [[127, -50, 0, 1], [0, 0, 0, 0]])
-    assert scales[:2] == pytest.approx([0.01, 0.0])
-    np.testing.assert_allclose(values[1], [0.0, 0.0, 0.004, -0.004], atol=1e-7)  # the error remains
+    expected = np.array([7, -5, 0, 1, -3][:width])
+    low, high = expected[: quantized.shape[1]], np.resize(np.append(expected[quantized.shape[1] :], 0), quantized.shape[1])
+    np.testing.assert_array_equal(quantized[0], (low & 15) | (high & 15) << 4)
+    np.testing.assert_array_equal(quantized[1], 0)
+    assert scales[:2] == pytest.approx([0.1, 0.0])
+    remaining = [0.0, 0.0, 0.04, -0.04, -0.01][:width]  # the error
+    np.testing.assert_allclose(values[1], remaining, atol=1e-7)
     assert np.isnan(scales[2])
+    exchange.apply_deltas(values, synced, rows[:2], scales[:2], quantized[:2])
+    np.testing.assert_allclose(synced[1], 0.1 * expected, atol=1e-7)
+    np.testing.assert_allclose(values[1], 0.1 * expected + remaining, atol=1e-7)
+    np.testing.assert_array_equal(values[0], 0.0)
 
 
 @pytest.mark.parametrize("row", [-2, 1, 6], ids=["negative", "of another owner", "too large"])

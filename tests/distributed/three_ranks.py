@@ -28,20 +28,20 @@ def initial() -> dict[str, np.ndarray]:
 
 
 def integer_deltas(rank: int, turn: int) -> dict[str, np.ndarray]:
-    """Return deltas that int8 represents exactly: integers up to 127, the first one of each row being ±127.
+    """Return deltas that int4 represents exactly: integers up to 7, the first one of each row being ±7.
 
     Each row is changed by one rank, which is not its owner.
     """
     random = np.random.default_rng([rank, turn])
-    deltas = {name: random.integers(-127, 128, size=shape).astype(np.float32) for name, shape in SHAPES.items()}
+    deltas = {name: random.integers(-7, 8, size=shape).astype(np.float32) for name, shape in SHAPES.items()}
     for delta in deltas.values():
-        delta[:, 0] = random.choice([-127.0, 127.0], size=len(delta))
+        delta[:, 0] = random.choice([-7.0, 7.0], size=len(delta))
         delta[np.arange(len(delta)) % SIZE != (rank + 1) % SIZE] = 0.0
     return deltas
 
 
 def float_deltas(rank: int) -> dict[str, np.ndarray]:
-    """Return deltas that int8 does not represent exactly."""
+    """Return deltas that int4 does not represent exactly."""
     random = np.random.default_rng([rank, 100])
     return {name: random.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
 

@@ -108,10 +108,14 @@ def test_grouping_by_word(keys, size, apart):
 # -- the order of examples ---------------------------------------------------------------------------------------------
 
 
-def positions_of(seed, epoch, size):
+def positions_of(seed, epoch, size, start=0, block=1):
     out = np.empty(size, np.int64)
-    plan.shuffled_positions(np.uint64(seed), epoch, 0, size, out)
+    plan.epoch_positions(order_of(seed, start, block), epoch, 0, size, out)
     return out
+
+
+def order_of(seed, start=0, block=1):
+    return records.Order(np.uint64(seed), start, block)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 63, 64, 65, 1000, 4097])
@@ -129,13 +133,48 @@ def test_every_epoch_and_every_seed_has_an_order_of_its_own():
 
 def test_an_order_can_be_continued_anywhere():
     whole, part = positions_of(3, 2, 500), np.empty(100, np.int64)
-    plan.shuffled_positions(np.uint64(3), 2, 321, 500, part)
+    plan.epoch_positions(order_of(3), 2, 321, 500, part)
     np.testing.assert_array_equal(part, whole[321:421])
 
 
 def test_every_word_is_equally_likely_to_come_first():
     first = np.array([positions_of(seed, 0, 10)[0] for seed in range(3000)])
     assert chisquare(np.bincount(first, minlength=10)).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("block", [2, 8, 64])
+@pytest.mark.parametrize("start", [0, 5, 64, 67])
+@pytest.mark.parametrize("size", [1, 3, 63, 64, 130, 1001])
+def test_an_epoch_in_blocks_visits_every_word_once(size, start, block):
+    positions = positions_of(1, 0, size, start, block)
+    np.testing.assert_array_equal(np.sort(positions), np.arange(size))
+
+
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 0.9])
+@pytest.mark.parametrize("workers", [2, 3, 4, 7])
+def test_what_was_read_after_a_fraction_of_an_epoch_does_not_depend_on_the_number_of_workers(workers, fraction):
+    def read(parts):
+        """Return which words of the whole text were read."""
+        size, found = 100_000 // parts, np.zeros(100_000, bool)
+        for start in range(0, parts * size, size):
+            found[start + positions_of(1, 2, size, start, 64)[: round(fraction * size)]] = True
+        return found
+
+    one, several = read(1), read(workers)
+    assert np.mean(one != several) < 0.015  # incomplete blocks, and an incomplete round
+    assert one.mean() == pytest.approx(fraction, abs=0.01)
+
+
+def test_an_order_in_blocks_is_shuffled():
+    """Adjacent words are read at different times; a minibatch has words of the whole text."""
+    positions = positions_of(1, 0, 64 * 1000, 0, 64)
+    times = np.argsort(positions) / positions.size
+    assert abs(np.corrcoef(times[:-1], times[1:])[0, 1]) < 0.02
+    assert np.mean(np.abs(np.diff(positions)) < 128) < 0.01
+    first = positions[:1000]
+    assert chisquare(np.histogram(first % 64, 16)[0]).pvalue > 1e-3
+    np.testing.assert_array_equal(np.sort(first // 64), np.arange(1000))
+    assert np.mean(positions_of(1, 1, 64 * 1000, 0, 64) == positions) < 0.01
 
 
 # -- noise -------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ A worker sends at most 2 · M bytes, for any number of workers, where M is the s
 
 - Rows of the most frequent words change in every synchronisation interval and are examined in every exchange. The other
   rows are examined in turn, as in HogBatch (Ji, Satish, Li & Dubey 2016).
-- A row that changed by less than 1 % is not sent. Its change accumulates.
-- Deltas are quantised to int8 with error feedback, in both directions (`ncelm.kernels.exchange`).
+- A row that changed by less than 0.5 % is not sent. Its change accumulates.
+- Deltas are quantised to int4 with error feedback, in both directions (`ncelm.kernels.exchange`).
 - Of Adagrad's accumulator the growth of its row means is sent. Workers divide it among the columns by the squares of
   the combined deltas.
 
@@ -50,7 +50,7 @@ INTERVAL_EXPONENT = 1.2  # N workers have synchronisation intervals (2/N)^1.2 as
 FREQUENT_ROWS = 2048  # … and of these rows of two workers, examined in every exchange, as large a part
 ROUND, ROUND_EXPONENT = 2, 1.6  # exchanges in which two workers examine the other rows once; N have (N/2)^1.6 as many
 WORDS_PER_ROW = 0.8  # if the vocabulary is large, a round lasts until the text trained on has this many words per row
-TOLERANCE = np.float32(0.01)  # relative change from which on a row is sent
+TOLERANCE = np.float32(0.005)  # relative change from which on a row is sent
 LIMIT_WORKERS = 6.0  # the limit of K is 1 for so many workers or fewer, and for N of them this divided by N
 EXAMINED_COLUMNS = 8  # numbers of a row that are compared
 HASHED_WIDTH = 64  # hashed weights that form one row
@@ -77,19 +77,20 @@ class _Rows:
     rows: np.ndarray  # (n,) int32
     scales: np.ndarray  # (n,) float32
     growth: np.ndarray  # (n,) float32
-    quantized: np.ndarray  # (n, width) int8 in uint8 memory
+    quantized: np.ndarray  # (n, ⌈width / 2⌉) uint8: two numbers per byte
 
     @classmethod
     def of(cls, memory: np.ndarray, n: int, width: int) -> "_Rows":
         """Return the views of a part of a message."""
         header = memory[: 3 * 4 * n].view(np.int32).reshape(3, n)
         scales, growth = header[1:].view(np.float32)
-        return cls(header[0], scales, growth, memory[3 * 4 * n :][: n * width].reshape(n, width))
+        packed = -(-width // 2)
+        return cls(header[0], scales, growth, memory[3 * 4 * n :][: n * packed].reshape(n, packed))
 
     @staticmethod
     def nbytes(n: int, width: int) -> int:
         """Return the size in bytes, a multiple of 4."""
-        return 3 * 4 * n + -(-n * width // 4) * 4
+        return 3 * 4 * n + -(-n * -(-width // 2) // 4) * 4
 
 
 class Table:

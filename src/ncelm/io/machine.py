@@ -26,6 +26,11 @@ def started_by_torchrun() -> bool:
     return all(name in os.environ for name in needed) and int(os.environ["WORLD_SIZE"]) > 1
 
 
+def has_torchrun_agent() -> bool:
+    """Return whether torchrun started this process, alone or with others; their number may change."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
 def rank() -> int:
     """Return the rank of this process in the torchrun job, or 0."""
     return int(os.environ["RANK"]) if started_by_torchrun() else 0

@@ -1,7 +1,9 @@
-"""Compiled loops of `ncelm.distributed.row_exchange`: selection, int8 quantisation, sums and application of row deltas.
+"""Compiled loops of `ncelm.distributed.row_exchange`: selection, int4 quantisation, sums and application of row deltas.
 
-A delta is one signed byte per number and one float32 scale per row. The quantisation error stays with its sender and is
-part of its next delta (error feedback). Of Adagrad's accumulator only the growth of the row mean is sent.
+A delta is an integer from −7 to 7 per number and one float32 scale per row. A byte has column i of its row in the lower
+four bits and column i + ⌈width / 2⌉ in the upper ones, so that loops are vectorised. The quantisation error stays with
+its sender and is part of its next delta (error feedback). Of Adagrad's accumulator only the growth of the row mean is
+sent.
 """
 
 import numpy as np
@@ -12,7 +14,8 @@ from ncelm.kernels.simd import borrowed, prefetch
 # x + ROUNDING has the integer nearest to x in its lowest bits: 1.5 · 2²³. Reassociation would cancel the constant, so
 # functions that use it are compiled without fast-math.
 ROUNDING = np.float32(12582912.0)
-INT8_MAX = np.float32(127.0)
+LARGEST = np.float32(7.0)
+_UNIT = np.float32(1.0 / 16.0)  # numbers are unpacked as multiples of 16: four bits at the top of an int8
 _INFINITY_BITS = np.uint32(0x7F800000)  # NaNs have larger bit patterns
 _MAGNITUDE_BITS = np.uint32(0x7FFFFFFF)
 _LEAST_SHARE = np.float32(1e-6)  # of a row mean: below it, a worker's own accumulator has no information
@@ -54,7 +57,7 @@ def select_changed_rows(values, synced, queue, start, max_examined, columns, tol
 
 @inline(fastmath=False)
 def _quantize(delta, one, out):
-    """Write a row as int8 in uint8 memory; return its scale, NaN if a number is not finite.
+    """Write a row as int4, (⌈width / 2⌉,) uint8; return its scale, NaN if a number is not finite.
 
     `delta` (width,) becomes the quantised numbers plus `ROUNDING`. `one` (1,) is scratch.
     """
@@ -66,20 +69,31 @@ def _quantize(delta, one, out):
         return np.float32(np.nan)
     one.view(np.uint32)[0] = largest
     size = one[0]
-    to_int8 = INT8_MAX / size if size > np.float32(1e-30) else np.float32(0.0)
+    to_int4 = LARGEST / size if size > np.float32(1e-30) else np.float32(0.0)
     for column in range(delta.size):
-        delta[column] = delta[column] * to_int8 + ROUNDING
-    for column in range(delta.size):
-        out[column] = np.uint8(bits[column])
-    return size / INT8_MAX
+        delta[column] = delta[column] * to_int4 + ROUNDING
+    for column in range(out.size):
+        out[column] = np.uint8(bits[column] & np.uint32(15))
+    for column in range(delta.size - out.size):
+        out[column] |= np.uint8(bits[column + out.size] << np.uint32(4))
+    return size / LARGEST
+
+
+@inline(fastmath=False)
+def _unpack(packed, numbers):
+    """Write the numbers of a row, times 16, (width,) float32; packed (⌈width / 2⌉,) uint8."""
+    for column in range(packed.size):
+        numbers[column] = np.float32(np.int8(packed[column] << np.uint8(4)))
+    for column in range(numbers.size - packed.size):
+        numbers[column + packed.size] = np.float32(np.int8(packed[column] & np.uint8(240)))
 
 
 @kernel(fastmath=False)
 def quantize_changes(values, synced, rows, scales, quantized):
     """Write values − synced of these rows, and subtract what was written from `values`.
 
-    scales (len(rows),), quantized (len(rows), width) int8 in uint8 memory. What remains of values − synced is the
-    quantisation error. A row that is not finite has the scale NaN, and is left as it is.
+    scales (len(rows),), quantized (len(rows), ⌈width / 2⌉) uint8. What remains of values − synced is the quantisation
+    error. A row that is not finite has the scale NaN, and is left as it is.
     """
     values, synced, quantized = borrowed((values, synced, quantized))
     delta, one = np.empty(values.shape[1], np.float32), np.empty(1, np.float32)
@@ -149,18 +163,20 @@ def add_deltas(rows, scales, growth, quantized, workers, means, total_growth, de
     the squared lengths of what is added, and `senders` (owned rows,) counts the workers.
     """
     quantized, deltas = borrowed((quantized, deltas))
+    numbers = np.empty(deltas.shape[1], np.float32)
     for i in range(rows.size):
         if i + _AHEAD < rows.size:
             prefetch(deltas, rows[i + _AHEAD] // workers)
             prefetch(means, rows[i + _AHEAD])
         own = rows[i] // workers
-        delta_row, numbers, factor = deltas[own], quantized[i], scales[i]
+        delta_row, factor = deltas[own], scales[i] * _UNIT
+        _unpack(quantized[i], numbers)
         total = means[rows[i]] + total_growth[own]
         if total > np.float32(0.0):
             factor *= (means[rows[i]] + growth[i]) / total
         square = np.float32(0.0)
         for column in range(delta_row.size):
-            delta = np.float32(np.int8(numbers[column])) * factor
+            delta = numbers[column] * factor
             square += delta * delta
             delta_row[column] += delta
         squares[own] += square
@@ -217,13 +233,15 @@ def damp_deltas(touched, deltas, squares, senders, last, agreement, decrease, en
 def apply_deltas(values, synced, rows, scales, quantized):
     """Add the combined deltas to both arrays, so that they are not part of this worker's next deltas."""
     values, synced, quantized = borrowed((values, synced, quantized))
+    numbers = np.empty(values.shape[1], np.float32)
     for i in range(rows.size):
         if i + _AHEAD < rows.size:
             prefetch(values, rows[i + _AHEAD])
             prefetch(synced, rows[i + _AHEAD])
-        value_row, synced_row, deltas, scale = values[rows[i]], synced[rows[i]], quantized[i], scales[i]
+        value_row, synced_row, scale = values[rows[i]], synced[rows[i]], scales[i] * _UNIT
+        _unpack(quantized[i], numbers)
         for column in range(value_row.size):
-            delta = np.float32(np.int8(deltas[column])) * scale
+            delta = numbers[column] * scale
             value_row[column] += delta
             synced_row[column] += delta
 
@@ -256,14 +274,15 @@ def apply_growth(accumulator, sent_means, synced_means, rows, growth, quantized)
         synced_means: the row means after the last exchange, the same on all workers.
         rows: the rows of a message, (n,).
         growth: growth of their means by all workers together, (n,).
-        quantized: their combined deltas, (n, width) int8 in uint8 memory.
+        quantized: their combined deltas, (n, ⌈width / 2⌉) uint8.
     """
     accumulator, quantized = borrowed((accumulator, quantized))
     shares = np.empty(accumulator.shape[1], np.float32)
     for i in range(rows.size):
         if i + _AHEAD < rows.size:
             prefetch(accumulator, rows[i + _AHEAD])
-        row, deltas = accumulator[rows[i]], quantized[i]
+        row = accumulator[rows[i]]
+        _unpack(quantized[i], shares)
         mean = row.sum() / np.float32(row.size)
         synced_means[rows[i]] += growth[i]
         unsent = max(mean - sent_means[rows[i]], np.float32(0.0))
@@ -271,8 +290,7 @@ def apply_growth(accumulator, sent_means, synced_means, rows, growth, quantized)
         sent_means[rows[i]] = synced_means[rows[i]]
         total = np.float32(0.0)
         for column in range(row.size):
-            delta = np.float32(np.int8(deltas[column]))
-            shares[column] = delta * delta * row[column]
+            shares[column] *= shares[column] * row[column]
             total += shares[column]
         if target > mean and total > target * _LEAST_SHARE:
             factor = (target - mean) * np.float32(row.size) / total

@@ -39,12 +39,41 @@ def contexts_of(corpus, positions, out):
         fill_contexts(corpus, positions[i], out[i])
 
 
+@inline
+def prepare_order(order, epoch, size):
+    """Return what `position_of` needs for an epoch over `size` words."""
+    lead = (order.block - order.start % order.block) % order.block  # words before the first block that is complete
+    blocks = (size - lead) // order.block if size > lead else 0
+    return order, epoch, lead, blocks, permutation_bits(blocks), (order.start + lead) // order.block
+
+
+@inline
+def position_of(prepared, index):
+    """Return the position of example `index` of an epoch, from 0 to `size` - 1; each is visited once.
+
+    With blocks of one word, the order is a random permutation. With longer blocks, an epoch has as many rounds as a
+    block has words. A round visits one word of each block, in random order; which one, depends on the position of the
+    block in the whole text. What has been read after a fraction of an epoch is therefore the same for any division of
+    the text into parts, so that a change of the number of workers neither repeats nor omits words. Words of incomplete
+    blocks at the ends of the part come last.
+    """
+    order, epoch, lead, blocks, half, first_block = prepared
+    rest = index - blocks * order.block
+    if rest >= 0:
+        return rest if rest < lead else index
+    turn = index // blocks
+    block = permuted(index - turn * blocks, blocks, stream_key(order.seed, epoch, -1 - turn), half)
+    key = mix(stream_key(order.seed, epoch, -1) + GOLDEN * np.uint64(first_block + block + 1))
+    within = (key + np.uint64(turn) * (key >> np.uint64(31) | np.uint64(1))) & np.uint64(order.block - 1)
+    return lead + block * order.block + np.int64(within)
+
+
 @kernel
-def shuffled_positions(seed, epoch, first, size, out):
+def epoch_positions(order, epoch, first, size, out):
     """Fill out (n,) with the positions of the examples first, first + 1, … of an epoch over `size` words."""
-    key, half = stream_key(seed, epoch, -1), permutation_bits(size)
+    prepared = prepare_order(order, epoch, size)
     for i in range(out.size):
-        out[i] = permuted(first + i, size, key, half)
+        out[i] = position_of(prepared, first + i)
 
 
 @kernel
@@ -182,10 +211,10 @@ def plan_minibatch(corpus, strategy, matrices, steps, index, plan, counts, spare
     size = min(steps.batch_size, corpus.ids.size - first)
     step = steps.first + index
     contexts = plan.contexts[index, :size]
-    shuffle, half = stream_key(steps.seed, steps.epoch, -1), permutation_bits(corpus.ids.size)
+    prepared = prepare_order(steps.order, steps.epoch, corpus.ids.size)
     plan.sizes[index] = size
     for e in range(size):  # positions are random: prefetch all of them first; plan.keys holds them until then
-        position = permuted(first + e, corpus.ids.size, shuffle, half)
+        position = position_of(prepared, first + e)
         plan.keys[index, e] = position
         prefetch(corpus.ids, position)
         prefetch(corpus.ids, max(position - corpus.before, 0))

@@ -112,10 +112,19 @@ class Rates(NamedTuple):
     weight_decay: WeightDecay
 
 
+class Order(NamedTuple):
+    """The order in which an epoch visits the words of a part of the text; see plan.position_of."""
+
+    seed: np.uint64
+    start: int = 0  # position of the part in the whole text
+    block: int = 1  # words of a block, a power of two
+
+
 class Steps(NamedTuple):
     """Which minibatches a call trains on."""
 
-    seed: np.uint64
+    seed: np.uint64  # of noise and dropout
+    order: Order
     epoch: int
     first: int  # the number of the first update, counted over all epochs: it selects the random streams
     total: int  # minibatches

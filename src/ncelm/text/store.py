@@ -96,6 +96,7 @@ class Split:
     files: tuple["_File", ...] = ()  # from which it was read
     size: TextSize | None = None  # words and bytes of the text; None for a store of ncelm 0.1, or a part of a split
     whole: int | None = None  # number of ids of the whole split, if this is a worker's part of it
+    start: int = 0  # position of the first id in the whole split
 
     def __repr__(self) -> str:
         return f"Split({self.name}, {self.tokens:,} tokens, {self.n_sentences:,} sentences)"
@@ -226,7 +227,7 @@ def part_of(split: Split, path: Path, rank: int, size: int) -> Split:
     """Return the part of worker `rank` of a training split; `path` is that of its store."""
     own = _part_range(path, split.tokens, rank, size)
     ids, offsets = split.ids[own.start : own.stop], np.array([0, len(own)], np.uint64)
-    return Split(split.name, ids, offsets, split.unknown, split.files, whole=split.tokens)
+    return Split(split.name, ids, offsets, split.unknown, split.files, whole=split.tokens, start=own.start)
 
 
 def _part_range(path: Path, tokens: int, rank: int, size: int) -> range:
@@ -439,7 +440,7 @@ def _open_split(
         given = (vocabulary.counts[Vocabulary.end_id], vocabulary.counts[Vocabulary.unknown_id])
         _require(given == (sentences, unknown), path, f"sizes of {name} that differ from vocab.txt")
         offsets = np.array([0, len(own)], np.uint64)
-        return Split(name, ids, offsets, unknown, (ids_file,), whole=tokens), counts
+        return Split(name, ids, offsets, unknown, (ids_file,), whole=tokens, start=own.start), counts
     length = sentences + 1
     offsets, offsets_file = _read(path / f"{name}.sentences", _OFFSET, length, range(length), length)
     blocks = [offsets[first : first + _BLOCK_IDS + 1] for first in range(0, sentences, _BLOCK_IDS)]

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from ncelm import noise as core_noise
 from ncelm.errors import NcelmError
+from ncelm.kernels.records import Order
 from ncelm.kernels.threads import Team
 from ncelm.models.base import corpus_view
 from ncelm.text.store import TokenStore
@@ -274,6 +275,7 @@ class TorchEngine:
         config: configuration; `check` says what is implemented.
         carried: hidden states of an LSTM, with the shapes of `carried_shapes`; updated in place.
         team: its number of threads is that of PyTorch.
+        order: of the words in an epoch; an LSTM reads them as they stand in the text.
     """
 
     planned: int = MINIBATCHES_PER_CALL
@@ -287,10 +289,11 @@ class TorchEngine:
         config: TrainConfig,
         carried: Arrays,
         team: Team,
+        order: Order,
     ) -> None:
         check(config)
         torch.set_num_threads(team.threads)
-        self.model, self.config = model, config
+        self.model, self.config, self.order = model, config, order
         self.corpus = corpus_view(store.split("train"), store, config.model.context)
         # a dense gradient of a table has V rows, however few words a minibatch has
         model.sparse = config.sampled
@@ -331,12 +334,12 @@ class TorchEngine:
 
     def _window_loss(self, epoch: int, step: int) -> Tensor:
         """Return the loss of a minibatch of shuffled words, the same words as in the compiled engine."""
-        from ncelm.kernels.plan import shuffled_positions
+        from ncelm.kernels.plan import epoch_positions
 
         size, ids = self.config.batch_size, self.corpus.ids
         examples = range(step * size, min((step + 1) * size, ids.size))
         positions = np.empty(len(examples), np.int64)
-        shuffled_positions(np.uint64(self.config.seed), epoch, examples.start, ids.size, positions)
+        epoch_positions(self.order, epoch, examples.start, ids.size, positions)
         targets = torch.from_numpy(ids[positions].astype(np.int64))  # (B,)
         contexts = self.model.windows(self.corpus, positions)  # (B, c)
         before = contexts[:, self.config.model.context - 1] if self.config.model.context else None
@@ -377,9 +380,11 @@ def create(
     log_normalizers: np.ndarray,
     context_ids: np.ndarray,
     carried: Arrays,
+    order: Order | None = None,
 ) -> TorchEngine:
     """Return an engine; see `TorchEngine`. Learned log-normalizers are not implemented: both arrays are empty."""
-    return TorchEngine(model, optimizer_state, noise, store, config, carried, team)
+    order = order or Order(np.uint64(config.seed))
+    return TorchEngine(model, optimizer_state, noise, store, config, carried, team, order)
 
 
 def streams(config: TrainConfig, tokens: int) -> tuple[int, int]:

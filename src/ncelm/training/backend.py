@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from ncelm.kernels.records import Order
 from ncelm.kernels.threads import Team
 from ncelm.models.base import WordModel
 from ncelm.models.log_bilinear import LogBilinear, ModelConfig
@@ -99,6 +100,7 @@ class Backend(Protocol):
         log_normalizers: np.ndarray,
         context_ids: np.ndarray,
         carried: Arrays,
+        order: Order | None = None,
     ) -> Engine:
         """Return an engine for the training split of a store. It updates arrays in place.
 
@@ -113,6 +115,7 @@ class Backend(Protocol):
             log_normalizers: learned log-normalizers c_h, (contexts,); empty if they are fixed.
             context_ids: index of the context of each training word, (N,) int32; empty if log-normalizers are fixed.
             carried: arrays of the shapes `carried_shapes`.
+            order: of the words in an epoch. Default: a random one.
         """
 
 

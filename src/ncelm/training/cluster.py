@@ -53,7 +53,7 @@ class CostModel:
 
         N workers examine (2/N)^1.6 of the rows that two examine, in an interval of (2/N)^1.2 of the words.
         """
-        return self.sent_rows * (2 / workers) ** ROUND_EXPONENT * self.vocabulary_size * (2 * (self.dim + 12) + 13)
+        return self.sent_rows * (2 / workers) ** ROUND_EXPONENT * self.vocabulary_size * (2 * (self.dim / 2 + 12) + 13)
 
     def exchange_seconds(self, workers: int) -> float:
         """Return the predicted seconds of an exchange of `workers` machines."""

@@ -210,6 +210,7 @@ def create(
     log_normalizers: np.ndarray = NO_NORMALIZERS,
     context_ids: np.ndarray = NO_CONTEXTS,
     carried: dict[str, np.ndarray] | None = None,
+    order: records.Order | None = None,
 ) -> "Engine":
     """An engine for the training split of a store.
 
@@ -223,9 +224,11 @@ def create(
         log_normalizers: learned log-normalizers c_h, (contexts,); trained in place.
         context_ids: number of each training word's context, (N,).
         carried: not used.
+        order: of the words in an epoch. Default: a random one.
     """
     check(config)
-    return Engine(model, optimizer_state, noise, store, config, team, log_normalizers, context_ids)
+    order = order or records.Order(np.uint64(config.seed))
+    return Engine(model, optimizer_state, noise, store, config, team, log_normalizers, context_ids, order)
 
 
 class Engine:
@@ -241,7 +244,9 @@ class Engine:
         team: Team,
         log_normalizers: np.ndarray,
         context_ids: np.ndarray,
+        order: records.Order,
     ) -> None:
+        self.order = order
         self.sizes = sizes = Sizes.of(config, len(store.vocabulary), store.split("train").tokens)
         self.seed, self.team = np.uint64(config.seed), team
         self.corpus = corpus_view(store.split("train"), store, config.model.context)
@@ -325,7 +330,7 @@ class Engine:
         correction = optimizers.bias_correction(self.optimizer, np.arange(first + 1, first + count + 1))
         run(
             1 + steps.PHASES * count,
-            records.Steps(self.seed, epoch, first, count, self.sizes.batch, step * self.sizes.batch),
+            records.Steps(self.seed, self.order, epoch, first, count, self.sizes.batch, step * self.sizes.batch),
             self.corpus,
             self.strategy,
             self.matrices,

@@ -204,6 +204,7 @@ class Loop:
                     self.snapshot.log_normalizers,
                     self.setup.context_ids,
                     self.snapshot.carried,
+                    self.setup.order,
                 )
                 self._run_epochs(engine)
         self.setup.collective.gather("")  # no worker is started again after this

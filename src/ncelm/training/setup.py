@@ -15,7 +15,8 @@ from ncelm.distributed.collective import Collective, check_equal, local_world_si
 from ncelm.distributed.row_exchange import INTERVAL_EXPONENT
 from ncelm.errors import NcelmError
 from ncelm.io import run
-from ncelm.io.machine import check_memory
+from ncelm.io.machine import check_memory, has_torchrun_agent
+from ncelm.kernels.records import Order
 from ncelm.kernels.threads import check_threads
 from ncelm.noise import BigramNoise, Noise, noise_of
 from ncelm.progress import check_progress
@@ -35,6 +36,7 @@ SYNC_WORDS, SHORT_TEXT, SYNC_EXPONENT, SYNCS_PER_EPOCH = 12_000, 900_000, 1.25, 
 SHORT_SYNCS, SHORT_SYNCS_EXPONENT = 10, 1.67
 LEAST_WARMUP = 20  # warm-up steps of each worker, if one process has as many
 MAX_SYNC_GROWTH = 10  # of the interval, which grows when the learning rate decays
+BLOCK_WORDS, LEAST_BLOCKS = 256, 1024  # blocks of the order of an epoch: their largest length and least number
 _NO_IDS = np.zeros(0, np.int32)
 
 
@@ -133,6 +135,15 @@ class Setup:
     def sync_words(self) -> int:
         """Words of text, of all workers, between two synchronisations at the initial learning rate."""
         return self.config.distributed.sync_interval or sync_words(self.tokens, self.collective.size)
+
+    @property
+    def order(self) -> Order:
+        """The order of the words in an epoch: under torchrun, where the number of workers may change, in blocks."""
+        seed = np.uint64(self.config.seed)
+        if not has_torchrun_agent():
+            return Order(seed)
+        block = min(BLOCK_WORDS, 1 << max(self.tokens // LEAST_BLOCKS, 1).bit_length() - 1)
+        return Order(seed, self.store.split("train").start, block)
 
     def next_sync(self, epoch: int, step: int, learning_rate: float) -> int:
         """Return the step of an epoch at whose end the workers synchronise next, after `step` steps.
@@ -246,8 +257,8 @@ def _check_workers(store: TokenStore, config: TrainConfig, watch: tuple[str, ...
 
 def _check_memory(needed: int, parameters: dict[str, tuple[int, ...]], collective: Collective) -> None:
     if collective.size > 1:
-        # per parameter: its last synchronised value, an owner's sum, and an int8 of each of four messages
-        needed += sum(math.prod(shape) for shape in parameters.values()) * (4 + 4 // collective.size + 4)
+        # per parameter: its last synchronised value, an owner's sum, delta and last step, and four messages of int4
+        needed += sum(math.prod(shape) for shape in parameters.values()) * (4 + 12 // collective.size + 2)
         needed *= local_world_size()
     remedy = "lower `dim`, `batch_size` or `noise_samples`, or prepare the text with a smaller `vocabulary_size`"
     check_memory("training", needed, remedy)

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ncelm.distributed.membership import Member, check_not_lost, is_restart, record_agents
+from ncelm.distributed.membership import Member, check_not_lost, is_restart, membership_problem, record_agents
 from ncelm.errors import DivergedError, NcelmError
 from ncelm.io import array_files, run
 from ncelm.io.files import atomic_folder, exclusive_lock
@@ -41,6 +42,8 @@ def start(setup: Setup, resume: bool, stack: ExitStack) -> Snapshot:
     members = [Member.from_text(text) for text in group.gather(own.to_text())]
     try:
         if group.rank == 0:
+            if problem := membership_problem():
+                warnings.warn(problem, stacklevel=2)
             snapshot = _start(setup, resume, members, stack)
             started = 1.0
     finally:
