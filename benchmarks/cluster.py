@@ -109,7 +109,7 @@ def report_quality(result: dict[str, Any]) -> list[str]:
 
 
 def task_speed(options: argparse.Namespace, results: Results, folder: Path) -> dict[str, Any]:
-    """Train on one host and on several, in alternating rounds."""
+    """Train on one host and on several, in alternating rounds; the results of other labels are kept."""
     store, hosts, share = TokenStore.open(options.store), options.hosts, options.cpu
     plans = [(1, 0.0), *((hosts, rate) for rate in options.rates)]
     progress = Progress(options.rounds * len(plans))
@@ -143,14 +143,30 @@ def task_speed(options: argparse.Namespace, results: Results, folder: Path) -> d
         found[name] = trained[-1] | {"words_per_second": speed, "ratio": statistics.median(ratios)}
     settings = {"hosts": hosts, "share": share, "options": options.train[1:], "dim": dim, "rounds": options.rounds}
     settings |= {"vocabulary": len(store.vocabulary), "tokens": store.split("train").tokens}
-    return {"settings": settings, "rows": found}
+    return results.of("speed") | {options.label: {"command": command_line(), "settings": settings, "rows": found}}
 
 
 def report_speed(result: dict[str, Any], exchange: dict[str, Any]) -> list[str]:
-    """Return a table of link rates, with the prediction of the fitted cost model if there is one."""
-    settings = result["settings"]
+    """Return a table of link rates for each label, with the prediction of the fitted cost model if there is one."""
+    settings = next(iter(result.values()))["settings"]
     hosts, share = settings["hosts"], settings["share"]
-    rows = []
+    lines = [
+        f"An emulation of {hosts} hosts with one core each on fewer cores, by time dilation: CFS quotas give each host "
+        f"{share:g} of a core, also the single one, and its link in both directions {share:g} of the rate of the table "
+        f"(tbf). The ratio is then that of {hosts} single-core hosts with the rate of the table. Words/s are divided "
+        f"by {share:g}. Quotas act in periods of {CFS_PERIOD / 1000:g} ms, which are not the same on all "
+        "hosts: hosts that wait for each other lose a part of a period in each exchange. Latency is not emulated, and "
+        "the hosts share caches and memory. Training without validation. The model is that of the exchange, below.",
+        "",
+    ]
+    for label, entry in result.items():
+        lines += _report_speed_of(label, entry, exchange)
+    return lines
+
+
+def _report_speed_of(label: str, result: dict[str, Any], exchange: dict[str, Any]) -> list[str]:
+    settings, rows = result["settings"], []
+    hosts, share = settings["hosts"], settings["share"]
     one = result["rows"]["one host"]["words_per_second"] / share  # of a whole core
     for name, row in result["rows"].items():
         predicted = ""
@@ -164,14 +180,10 @@ def report_speed(result: dict[str, Any], exchange: dict[str, Any]) -> list[str]:
         speeds = [f"{row['words_per_second'] / share:,.0f}", f"{row['ratio']:.2f}"]
         rows.append([f"{row['hosts']} × {name}" if row["hosts"] > 1 else name, *speeds, predicted, sent])
     return [
-        f"An emulation of {hosts} hosts with one core each on fewer cores, by time dilation: CFS quotas give each host "
-        f"{share:g} of a core, also the single one, and its link in both directions {share:g} of the rate of the table "
-        f"(tbf). The ratio is then that of {hosts} single-core hosts with the rate of the table. Words/s are divided "
-        f"by {share:g}. Quotas act in periods of {CFS_PERIOD / 1000:g} ms, which are not the same on all "
-        "hosts: hosts that wait for each other lose a part of a period in each exchange. Latency is not emulated, and "
-        "the hosts share caches and memory. Training without validation, medians of "
-        f"{settings['rounds']} rounds, `{' '.join(settings['options'])}`, V = {settings['vocabulary']:,}, "
-        f"{settings['tokens']:,} words. The model is that of the exchange, below.",
+        f"**{label}** (`{' '.join(settings['options'])}`, V = {settings['vocabulary']:,}, "
+        f"{settings['tokens']:,} words; medians of {settings['rounds']} rounds)",
+        "",
+        f"    {result['command']}",
         "",
         *markdown_table(["hosts", "words/s", "relative to one", "predicted by the model", "bytes per word"], rows),
         "",
@@ -303,7 +315,7 @@ def page(results: Results) -> str:
         if task not in results.entries:
             continue
         entry = results.entries[task]
-        command = [] if task == "quality" else [f"    {entry['command']}", ""]  # quality has several
+        command = [] if task in ("quality", "speed") else [f"    {entry['command']}", ""]  # these have several
         lines += [f"## {title}", "", *command, describe_environment(entry), ""]
         match task:
             case "quality":
@@ -329,7 +341,11 @@ def figures(task: str, result: dict[str, Any]) -> dict[str, float]:
                 for workers, found in entry["workers"].items()
             }
         case "speed":
-            return {f"{name}, words/s relative to one host": row["ratio"] for name, row in result["rows"].items()}
+            return {
+                f"{label}, {name}, words/s relative to one host": row["ratio"]
+                for label, entry in result.items()
+                for name, row in entry["rows"].items()
+            }
         case "processes":
             return {"two processes / two threads, words/s": result["ratio"]}
         case "faults":
@@ -352,7 +368,8 @@ def parse(words: list[str]) -> argparse.Namespace:
         if name not in ("exchange", "report"):
             added[name].add_argument("store", type=Path, metavar="STORE", help="token store")
     quality, speed, processes, faults, exchange = (added[name] for name in TITLES)
-    quality.add_argument("--label", required=True, help="name of text and options in the report")
+    for each in (quality, speed):
+        each.add_argument("--label", required=True, help="name of text and options in the report")
     quality.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N")
     for each in (speed, faults):
         each.add_argument("--hosts", type=int, default=4, help="number of hosts (4)")

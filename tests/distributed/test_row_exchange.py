@@ -294,7 +294,10 @@ def test_changes_are_quantized_to_int4(width):
     scales, quantized = np.ones(3, np.float32), np.full((3, (width + 1) // 2), 255, np.uint8)
     exchange.quantize_changes(values, synced, rows, scales, quantized)
     expected = np.array([7, -5, 0, 1, -3][:width])
-    low, high = expected[: quantized.shape[1]], np.resize(np.append(expected[quantized.shape[1] :], 0), quantized.shape[1])
+    low, high = (
+        expected[: quantized.shape[1]],
+        np.resize(np.append(expected[quantized.shape[1] :], 0), quantized.shape[1]),
+    )
     np.testing.assert_array_equal(quantized[0], (low & 15) | (high & 15) << 4)
     np.testing.assert_array_equal(quantized[1], 0)
     assert scales[:2] == pytest.approx([0.1, 0.0])

@@ -29,8 +29,8 @@ from ncelm.training.schedule import total_steps
 from ncelm.training.validation import SAMPLING_ERROR, sample_size
 
 # Default synchronisation interval of two workers: 12,000 words of a text of 900,000 words or more, in proportion to the
-# length^1.25 of shorter texts, and 1/500 of a text of more than six million words. N workers have (2/N)^1.2 of it.
-SYNC_WORDS, SHORT_TEXT, SYNC_EXPONENT, SYNCS_PER_EPOCH = 12_000, 900_000, 1.25, 500
+# length^1.25 of shorter texts, and 1/1000 of a text of more than twelve million words. N workers have (2/N)^1.2 of it.
+SYNC_WORDS, SHORT_TEXT, SYNC_EXPONENT, SYNCS_PER_EPOCH = 12_000, 900_000, 1.25, 1000
 # Intervals of text in which the synchronisation interval of two workers grows to its value. N workers have (N/2)^1.67
 # times as many: the sum of the steps of many workers is too long while Adagrad's accumulators are small.
 SHORT_SYNCS, SHORT_SYNCS_EXPONENT = 10, 1.67
