@@ -34,7 +34,6 @@ from common import append_history, argument_parser, command_line, describe_envir
 from ncelm.io.files import atomic_write
 from ncelm.io.machine import available_cores, environment_info
 from ncelm.text.store import TokenStore
-from ncelm.training.cluster import CostModel
 
 LIMIT = 1800.0  # seconds of a training
 TITLES = {
@@ -173,8 +172,8 @@ def _report_speed_of(label: str, result: dict[str, Any], exchange: dict[str, Any
         if exchange and row["rate"]:
             latency = statistics.median(each["latency"] for each in exchange["rows"])
             bandwidth = row["rate"] * 1e6 / 8
-            arguments = (one, settings["vocabulary"], settings["dim"], bandwidth, latency)
-            model = CostModel(*arguments, **exchange["constants"])
+            arguments = (one, settings["vocabulary"], settings["dim"], bandwidth, latency, exchange["constants"])
+            model = cluster_exchange.cost_model(*arguments)
             predicted = f"{model.speed_up(hosts, settings['tokens']):.2f}"
         sent = f"{row['bytes_per_word']:.0f}" if row["bytes_per_word"] else ""
         speeds = [f"{row['words_per_second'] / share:,.0f}", f"{row['ratio']:.2f}"]

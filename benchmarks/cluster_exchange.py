@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import nnls
 
 from cluster_hosts import Cluster
 from cluster_jobs import PORT, Progress
@@ -25,7 +26,7 @@ from ncelm.distributed import collective
 from ncelm.distributed.process_group import ProcessGroup
 from ncelm.distributed.row_exchange import ROUND_EXPONENT, RowExchange
 from ncelm.io.machine import available_cores
-from ncelm.training.cluster import PACKING, SENT_ROWS, CostModel
+from ncelm.training.cluster import PACKING, PEER_SECONDS, SENT_ROWS, CostModel
 from ncelm.training.setup import sync_words
 
 MACHINES = (2, 4, 8, 16, 32, 64)
@@ -161,15 +162,39 @@ def measure(workers: int, rate: float, settings: list[int], folder: Path) -> dic
     return found | {"workers": workers, "fraction": fraction, "seconds": found["computing"] + found["messages"]}
 
 
-def fit(rows: list[dict[str, float]], vocabulary: int, dim: int) -> dict[str, float]:
-    """Return the constants of the cost model by least squares."""
+def fit(rows: list[dict[str, float]], rate: float, vocabulary: int, dim: int) -> dict[str, float]:
+    """Return the constants of the cost model by least squares of relative errors; `rate` of a link is in bit/s.
+
+    "link" is the fraction of the rate that messages reach; the others are those of `CostModel`.
+    """
     all_rows = CostModel(0.0, vocabulary, dim, 0.0, 0.0, sent_rows=1.0)
-    twice = [2 * row["size"] for row in rows]
-    computing = [row["computing"] for row in rows]
+    computing, messages, size, sent, peers, latency = (
+        np.array([row[name] for row in rows])
+        for name in ("computing", "messages", "size", "sent", "workers", "latency")
+    )
+    peers = peers - 1.0
+    packing, for_calls = _nonnegative_fit([2 * size, peers], computing)
+    link, for_messages = _nonnegative_fit([sent / (rate / 8), peers], messages - 4 * latency)
     return {
         "sent_rows": statistics.fmean(row["size"] / all_rows.message_bytes(int(row["workers"])) for row in rows),
-        "packing": sum(x * x for x in twice) / sum(x * t for x, t in zip(twice, computing, strict=True)),
+        "packing": 1.0 / packing,
+        "peer_seconds": for_calls + for_messages,
+        "link": 1.0 / link,
     }
+
+
+def _nonnegative_fit(columns: list[np.ndarray], values: np.ndarray) -> tuple[float, float]:
+    """Return the coefficients, at least 0, of a sum of two columns with the smallest relative errors."""
+    (first, second), _ = nnls(np.stack(columns, 1) / values[:, None], np.ones(len(values)))
+    return float(first), float(second)
+
+
+def cost_model(
+    speed: float, vocabulary: int, dim: int, rate: float, latency: float, constants: dict[str, float]
+) -> CostModel:
+    """Return the model with these constants; `rate` of a link is in bytes/s."""
+    others = {name: value for name, value in constants.items() if name != "link"}
+    return CostModel(speed, vocabulary, dim, rate * constants["link"], latency, **others)
 
 
 def task(
@@ -180,10 +205,11 @@ def task(
     for number in workers:
         progress.start(f"exchange of {number} workers")
         rows.append(measure(number, rate, [vocabulary, dim, tokens, exchanges], folder))
-    constants = fit(rows, vocabulary, dim)
+    constants = fit(rows, rate, vocabulary, dim)
+    in_code = {"sent_rows": SENT_ROWS, "packing": PACKING, "peer_seconds": PEER_SECONDS, "link": constants["link"]}
     for row in rows:
-        for name, chosen in (("fitted", constants), ("predicted", {"sent_rows": SENT_ROWS, "packing": PACKING})):
-            model = CostModel(speed, vocabulary, dim, rate / 8, row["latency"], **chosen)
+        for name, chosen in (("fitted", constants), ("predicted", in_code)):
+            model = cost_model(speed, vocabulary, dim, rate / 8, row["latency"], chosen)
             row[name] = model.exchange_seconds(int(row["workers"]))
     settings = {"rate": rate, "vocabulary": vocabulary, "dim": dim, "tokens": tokens, "words_per_second": speed}
     return {"settings": settings, "rows": rows, "constants": constants}
@@ -225,10 +251,12 @@ def report(result: dict[str, Any]) -> list[str]:
         ),
         "",
         f"The fitted constants are {constants['sent_rows']:.2f} of all rows in an exchange of two workers, and "
-        f"(2/N)^{ROUND_EXPONENT:g} of it with N (SENT_ROWS, in the code {SENT_ROWS:g}), and "
-        f"{constants['packing'] / 1e9:.2f} GB/s for packing and applying (PACKING, in the code "
-        f"{PACKING / 1e9:g}). The largest error of the model is {100 * worst['fitted']:+.0f} %, with the constants of "
-        f"the code {100 * worst['predicted']:+.0f} %.",
+        f"(2/N)^{ROUND_EXPONENT:g} of it with N (SENT_ROWS, in the code {SENT_ROWS:g}), "
+        f"{constants['packing'] / 1e9:.2f} GB/s for packing and applying (PACKING, in the code {PACKING / 1e9:g}), "
+        f"{1e3 * constants['peer_seconds']:.2f} ms for each other worker (PEER_SECONDS, in the code "
+        f"{1e3 * PEER_SECONDS:g} ms; more than on machines of their own, because the workers share cores), and "
+        f"{constants['link']:.2f} of the rate of a link. The largest error of the model is "
+        f"{100 * worst['fitted']:+.0f} %, with the constants of the code {100 * worst['predicted']:+.0f} %.",
         "",
         f"Predictions of the fitted model for machines that read {settings['words_per_second']:,.0f} words/s each, "
         f"V = {settings['vocabulary']:,}, d = {settings['dim']}. A cell has the millions of words/s, the speed-up and "
@@ -241,7 +269,7 @@ def report(result: dict[str, Any]) -> list[str]:
         for machines in MACHINES:
             row = [str(machines)]
             for bandwidth in NETWORKS.values():
-                model = CostModel(one, settings["vocabulary"], settings["dim"], bandwidth, latency, **constants)
+                model = cost_model(one, settings["vocabulary"], settings["dim"], bandwidth, latency, constants)
                 speed_up = model.speed_up(machines, words)
                 row.append(f"{speed_up * one / 1e6:.2f}, {speed_up:.1f} ×, {words / one / speed_up / 3600:.1f} h")
             cells.append(row)

@@ -172,6 +172,7 @@ class TestParts:
         opened = [open_part(store.path, rank, self.SIZE) for rank in range(self.SIZE)]
         parts = [part.split("train") for part, _ in opened]
         np.testing.assert_array_equal(np.concatenate([part.ids for part in parts]), whole.ids[:102])
+        assert [part.start for part in parts] == [rank * 102 // self.SIZE for rank in range(self.SIZE)]
         assert [(part.tokens, part.total_tokens) for part in parts] == [(34, 103)] * 3
         total = sum(counts for _, counts in opened)
         np.testing.assert_array_equal(total, store.vocabulary.counts)

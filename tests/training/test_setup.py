@@ -1,9 +1,14 @@
 """Synchronisation intervals, minibatches and warm-up steps of several workers."""
 
+from dataclasses import replace
+
 import pytest
 
+from ncelm.distributed.collective import SingleProcess
+from ncelm.kernels.records import Order
+from ncelm.text.store import part_of
 from ncelm.training.config import Adagrad, Sgd, TrainConfig
-from ncelm.training.setup import sync_words, worker_batch_size, worker_optimizer
+from ncelm.training.setup import Setup, sync_words, worker_batch_size, worker_optimizer
 
 
 @pytest.mark.parametrize(
@@ -30,3 +35,25 @@ def test_steps_of_all_workers_are_warmup_steps(steps, workers, expected):
 
 def test_sgd_has_no_warmup():
     assert worker_optimizer(Sgd(), 8) == Sgd()
+
+
+class TwoWorkers(SingleProcess):
+    """The collective of worker 1 of two, without the other one."""
+
+    rank, size = 1, 2
+
+    def gather(self, text):
+        return [text, text]
+
+
+def test_under_torchrun_the_order_of_an_epoch_is_in_blocks_of_the_whole_text(cycle_store, tmp_path, monkeypatch):
+    train = cycle_store.split("train")
+    config = TrainConfig().with_changes(seed=7, context=2, dim=8, noise_samples=5, batch_size=40)
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert Setup.create(cycle_store, tmp_path / "run", config, (), SingleProcess()).order == Order(7, 0, 1)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    assert Setup.create(cycle_store, tmp_path / "run", config, (), SingleProcess()).order == Order(7, 0, 2)
+    assert 2 <= train.tokens / 1024 < 4
+    part = part_of(train, cycle_store.path, 1, 2)
+    store = replace(cycle_store, splits=cycle_store.splits | {"train": part})
+    assert Setup.create(store, tmp_path / "run", config, (), TwoWorkers()).order == Order(7, train.tokens // 2, 2)

@@ -24,7 +24,8 @@ from ncelm.training.setup import sync_words
 CLOCK_TOLERANCE = 2.0  # seconds; file systems and logs of machines with other clocks are confusing
 PROBE_BYTES = 4 << 20  # to each other worker, to measure the bandwidth
 SENT_ROWS = 0.3  # fraction of the rows of both tables in an exchange of two workers, each way (docs/scale.md)
-PACKING = 0.4e9  # bytes/s at which one thread packs or applies deltas
+PACKING = 0.3e9  # bytes/s at which one thread packs or applies deltas
+PEER_SECONDS = 0.5e-3  # of an exchange, for each other worker: calls and messages, whatever their size
 
 
 @dataclass(frozen=True)
@@ -43,10 +44,11 @@ class CostModel:
     words_per_second: float  # of one machine
     vocabulary_size: int
     dim: int
-    bandwidth: float  # bytes/s
+    bandwidth: float  # bytes/s that a worker sends, as measured
     latency: float  # seconds of a small collective
     sent_rows: float = SENT_ROWS
     packing: float = PACKING
+    peer_seconds: float = PEER_SECONDS
 
     def message_bytes(self, workers: int) -> float:
         """Return the size of all deltas of an exchange: rows of both tables and biases, with index, scale and growth.
@@ -59,7 +61,8 @@ class CostModel:
         """Return the predicted seconds of an exchange of `workers` machines."""
         message = self.message_bytes(workers)
         sent = 2 * message * (workers - 1) / workers
-        return 4 * self.latency + sent / self.bandwidth + 2 * message / self.packing
+        fixed = 4 * self.latency + (workers - 1) * self.peer_seconds
+        return fixed + sent / self.bandwidth + 2 * message / self.packing
 
     def speed_up(self, workers: int, tokens: int) -> float:
         """Return the predicted words/s of `workers` machines, relative to one."""
