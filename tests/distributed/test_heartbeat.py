@@ -1,7 +1,10 @@
 """ncelm.distributed.heartbeat with two workers in one process, and ncelm.distributed.network."""
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from datetime import timedelta
@@ -37,7 +40,7 @@ def workers():
     both = [heartbeat(rank) for rank in range(2)]
     yield both, messages, failed
     for each in both:
-        if each._thread.is_alive():
+        if each.is_alive:
             each.close()
 
 
@@ -91,6 +94,44 @@ def test_a_store_that_does_not_answer_is_named(workers):
     assert messages[0].startswith("torchrun's key-value store on 127.0.0.1 did not answer for 1 s: check the network")
     time.sleep(0.1)
     assert len(messages) == 1
+
+
+STORE_PROCESS = """
+import sys
+from torch.distributed import TCPStore
+server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(server.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="needs SIGSTOP")
+def test_a_store_whose_process_is_halted_is_named():
+    """PyTorch's client then waits without a time limit, also in `reason` and `close`."""
+    with subprocess.Popen(
+        [sys.executable, "-c", STORE_PROCESS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            store = TCPStore("127.0.0.1", int(process.stdout.readline()), is_master=False, timeout=timedelta(seconds=1))
+            messages, failed = [], threading.Event()
+
+            def fail(message):
+                messages.append(message)
+                failed.set()
+
+            beat = Heartbeat(store, "group", 0, ["first"], 3.0, fail)
+            beat.start()
+            assert not failed.wait(4.0)
+            process.send_signal(signal.SIGSTOP)
+            assert failed.wait(15)
+            assert messages[0].startswith("torchrun's key-value store on 127.0.0.1 did not answer for 3 s")
+            began = time.monotonic()
+            assert beat.reason() is None
+            beat.close()
+            assert time.monotonic() - began < 20
+        finally:
+            process.kill()
 
 
 LOST = "[/third_party/gloo/pair.cc:553] Connection closed by peer [192.0.2.2]:63363. This is typically caused by …"
