@@ -17,6 +17,8 @@ from typing import Any
 
 from torch._C._distributed_c10d import TCPStore
 
+from ncelm.distributed import agent
+
 ANSWER_SECONDS = 5.0  # for a last message
 DONE = "done"  # instead of a counter, of a worker that has left
 FAILED = "failed: "  # instead of a counter, followed by the message of a worker that has ended the group
@@ -25,6 +27,7 @@ FAILED = "failed: "  # instead of a counter, followed by the message of a worker
 def stop_process(message: str) -> None:
     """Print one line and end the process: the main thread may be waiting in a collective, without Python."""
     print(f"ncelm: {message}", file=sys.stderr, flush=True)
+    agent.end_if_unreachable()
     os._exit(2)
 
 

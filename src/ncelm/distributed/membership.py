@@ -18,9 +18,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from ncelm.distributed import agent as agent_process
 from ncelm.errors import NcelmError
 from ncelm.io.files import is_finite_number, read_json, write_json
-from ncelm.io.machine import has_torchrun_agent
 
 FILE = "workers.json"  # in the run directory
 FORMAT, VERSION = "ncelm-workers", 1
@@ -29,12 +29,8 @@ OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 
 def agent() -> str | None:
     """Return an identifier of the torchrun agent that started this process, or None. Restarts do not change it."""
-    if not has_torchrun_agent():
-        return None
-    import psutil
-
-    parent = psutil.Process(os.getppid())
-    return f"{socket.gethostname()}/{parent.pid}/{parent.create_time():.2f}"
+    parent = agent_process.process()
+    return None if parent is None else f"{socket.gethostname()}/{parent.pid}/{parent.create_time():.2f}"
 
 
 def membership_problem() -> str | None:
@@ -43,19 +39,9 @@ def membership_problem() -> str | None:
     Agents of PyTorch 2.13 share their key-value store with the workers. Its address is published in the first round
     only, so that an agent that joins later waits for it in vain, and all agents end after 60 s.
     """
-    if not has_torchrun_agent() or os.environ.get(OWN_STORE) == "1":
+    if os.environ.get(OWN_STORE) == "1":
         return None
-    import psutil
-
-    try:
-        words = psutil.Process(os.getppid()).cmdline()
-    except psutil.Error:
-        return None
-    at = max((i for i, word in enumerate(words) if word.replace("_", "-").startswith("--nnodes")), default=None)
-    if at is None:
-        nodes = os.environ.get("PET_NNODES", "")
-    else:
-        nodes = words[at].partition("=")[2] or " ".join(words[at + 1 : at + 2])
+    nodes = agent_process.option("--nnodes")
     low, _, high = nodes.partition(":")
     if low == (high or low):
         return None
