@@ -99,4 +99,6 @@ def test_the_predicted_speed_up_depends_on_network_and_model():
     large = CostModel(500_000, 1_000_000, 100, 12.5e6, 1e-5)
     speed_ups = [model.speed_up(4, 10**9) for model in (fast, slow, large)]
     assert 4.0 > speed_ups[0] > speed_ups[1] > speed_ups[2] > 0.0
-    assert np.isclose(CostModel(500_000, 1, 1, 1e12, 0.0).speed_up(8, 10**9), 8.0, rtol=1e-3)
+    free = CostModel(500_000, 1, 1, 1e12, 0.0, peer_seconds=0.0)
+    assert np.isclose(free.speed_up(8, 10**9), 8.0, rtol=1e-3)
+    assert CostModel(500_000, 1, 1, 1e12, 0.0, peer_seconds=0.01).speed_up(8, 10**9) < 7.0
