@@ -66,8 +66,16 @@ def test_another_process_with_the_same_number_is_not_killed(waiting, monkeypatch
     )
 
 
-@pytest.mark.parametrize("words", [["--rdzv-endpoint", "first:29500"], ["--rdzv_endpoint=first:29500"]])
-def test_the_process_that_watches_knows_agent_and_rendezvous(monkeypatch, words):
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [
+        (["--rdzv-endpoint", "first:29500"], ["first", "29500"]),
+        (["--rdzv_endpoint=first:29500"], ["first", "29500"]),
+        (["--rdzv-endpoint", "first"], ["first", "29400"]),
+        (["--rdzv-endpoint=[::1]:29500"], ["::1", "29500"]),
+    ],
+)
+def test_the_process_that_watches_knows_agent_and_rendezvous(monkeypatch, words, address):
     class Agent:
         pid = os.getppid()
 
@@ -89,5 +97,5 @@ def test_the_process_that_watches_knows_agent_and_rendezvous(monkeypatch, words)
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     agent.end_if_unreachable()
     ((command, options),) = started
-    assert command[2:] == ["ncelm.distributed.agent", str(Agent.pid), "12.5", "first", "29500"]
+    assert command[2:] == ["ncelm.distributed.agent", str(Agent.pid), "12.5", *address]
     assert options["start_new_session"]

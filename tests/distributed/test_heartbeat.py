@@ -17,7 +17,7 @@ from ncelm.errors import NcelmError
 pytest.importorskip("torch", reason="needs the extra `torch`")
 from torch.distributed import TCPStore
 
-from ncelm.distributed import process_group
+from ncelm.distributed import heartbeat, process_group
 from ncelm.distributed.heartbeat import Heartbeat
 
 
@@ -132,6 +132,19 @@ def test_a_store_whose_process_is_halted_is_named():
             assert time.monotonic() - began < 20
         finally:
             process.kill()
+
+
+def test_a_process_ends_even_if_no_other_can_be_started(monkeypatch, capsys):
+    def fail():
+        raise OSError("cannot allocate memory")
+
+    codes = []
+    monkeypatch.setattr(heartbeat.agent, "end_if_unreachable", fail)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    with pytest.raises(OSError, match="memory"):  # `os._exit` would not return
+        heartbeat.stop_process("worker 1 is silent")
+    assert codes == [2]
+    assert capsys.readouterr().err == "ncelm: worker 1 is silent\n"
 
 
 LOST = "[/third_party/gloo/pair.cc:553] Connection closed by peer [192.0.2.2]:63363. This is typically caused by …"

@@ -49,10 +49,13 @@ def option(name: str) -> str:
 
 def end_if_unreachable() -> None:
     """Leave a process behind that kills the agent if the rendezvous cannot be reached for GRACE_SECONDS."""
-    agent, (host, _, port) = process(), option("--rdzv-endpoint").partition(":")
-    if agent is None or not host:
+    agent, endpoint = process(), option("--rdzv-endpoint")
+    if agent is None or not endpoint:
         return
-    arguments = [str(agent.pid), repr(agent.create_time()), host, port or str(RENDEZVOUS_PORT)]
+    host, _, port = endpoint.rpartition(":")
+    if not port.isdigit():  # no port, or none that torchrun would accept
+        host, port = endpoint, str(RENDEZVOUS_PORT)
+    arguments = [str(agent.pid), repr(agent.create_time()), host.strip("[]"), port]
     subprocess.Popen(
         [sys.executable, "-m", "ncelm.distributed.agent", *arguments],
         stdin=subprocess.DEVNULL,

@@ -27,8 +27,10 @@ FAILED = "failed: "  # instead of a counter, followed by the message of a worker
 def stop_process(message: str) -> None:
     """Print one line and end the process: the main thread may be waiting in a collective, without Python."""
     print(f"ncelm: {message}", file=sys.stderr, flush=True)
-    agent.end_if_unreachable()
-    os._exit(2)
+    try:
+        agent.end_if_unreachable()
+    finally:  # also if no process can be started
+        os._exit(2)
 
 
 class Heartbeat:
